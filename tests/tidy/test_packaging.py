@@ -21,7 +21,7 @@ APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523
 """The text as the Apache Software Foundation publishes it."""
 PIN = re.compile(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.!+]+)")
 WHEEL = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-WHEEL_MAX_S = 120
+WHEEL_S_MAX = 120
 
 
 def project() -> dict:
@@ -85,7 +85,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path):
         [*WHEEL, "--wheel-dir", str(tmp_path), str(source)],
         capture_output=True,
         text=True,
-        timeout=WHEEL_MAX_S,
+        timeout=WHEEL_S_MAX,
         check=False,
     )
     assert built.returncode == 0, built.stderr
