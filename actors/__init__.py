@@ -1,0 +1,29 @@
+"""A small runtime of supervised actors on Trio. Knows nothing of what the actors are about."""
+
+from .actor import Actor as Actor
+from .ask import ask as ask
+from .body import Directory as Directory
+from .child_spec import ChildSpec as ChildSpec
+from .child_spec import Restart as Restart
+from .child_spec import Strategy as Strategy
+from .envelope import ReplyTo as ReplyTo
+from .errors import ActorGone as ActorGone
+from .errors import AlreadyAnswered as AlreadyAnswered
+from .errors import AskTimedOut as AskTimedOut
+from .errors import Lagged as Lagged
+from .errors import MailboxFull as MailboxFull
+from .errors import NotAnswered as NotAnswered
+from .errors import RestartsExceeded as RestartsExceeded
+from .failure import Failure as Failure
+from .observer import Observer as Observer
+from .observer import Observers as Observers
+from .observer import Trace as Trace
+from .ref import Ref as Ref
+from .restart import RestartHistory as RestartHistory
+from .restart import RestartLimit as RestartLimit
+from .supervisor import Supervisor as Supervisor
+from .system import System as System
+from .system import open_system as open_system
+from .timers import Timers as Timers
+from .topic import Subscription as Subscription
+from .topic import Topic as Topic

@@ -1,0 +1,33 @@
+"""Every async test ends: a deadlock is a failure, never a hang. Hypothesis has no deadline."""
+
+import functools
+import inspect
+import os
+
+import hypothesis
+import pytest
+
+from actors.testing import bounded, run_bounded
+
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        test = getattr(item, "obj", None)
+        if (given := getattr(test, "hypothesis", None)) is not None:
+            # pytest-trio runs what is under @given with trio.run, so the bound goes inside.
+            if inspect.iscoroutinefunction(given.inner_test):
+                given.inner_test = with_bound(given.inner_test)
+        elif inspect.iscoroutinefunction(test):
+            item.add_marker(pytest.mark.trio(run=run_bounded))
+
+
+def with_bound(test):
+    @functools.wraps(test)
+    async def bounded_test(*args, **kwargs):
+        return await bounded(functools.partial(test, *args, **kwargs))
+
+    return bounded_test
