@@ -1,0 +1,30 @@
+"""Which process, beyond doubt, and how one ended."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class ProcessIdentity:
+    """A pid alone is reused; boot id, pid and start time together are not."""
+
+    pid: int
+    boot_id: str
+    start_ticks: int
+    """Field 22 of ``/proc/<pid>/stat``: clock ticks from boot to the start of the process."""
+
+
+@attrs.frozen(kw_only=True)
+class ExitStatus:
+    """How a process ended, as far as it can be known."""
+
+    exit_code: int | None
+    """Negative is the number of the signal that ended it; None when it was not our child."""
+
+    def __str__(self) -> str:
+        if self.exit_code is None:
+            return "exit status unknown"
+        if self.exit_code < 0:
+            return f"signal {-self.exit_code}"
+        return f"exit code {self.exit_code}"

@@ -1,0 +1,55 @@
+"""One run of an engine's process: what is ordered, and what is remembered of it."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.domain.identity import ProcessIdentity
+from capyctl.domain.ids import DeploymentId, InstanceId, LaunchId
+from capyctl.domain.specs import EngineSettings, Residency
+
+
+@attrs.frozen(kw_only=True)
+class LaunchOrder:
+    """Everything a host needs to start one engine. Complete: nothing is looked up later."""
+
+    launch: LaunchId
+    instance: InstanceId
+    engine: EngineSettings
+    residency: Residency
+    device_uuids: tuple[str, ...] = ()
+    """GPUs the engine may see; empty on a machine without one."""
+
+
+@attrs.frozen(kw_only=True)
+class LaunchRecord:
+    """What makes a running engine ours again after any restart. Durable before the engine runs.
+
+    The launch's keys are not in it: they are derived from an owner-only secret and the
+    launch id, so nothing that opens an engine is ever stored.
+    """
+
+    launch: LaunchId
+    deployment: DeploymentId
+    index: int
+    family: str
+    profile: str
+    process: ProcessIdentity
+    port: int
+    """Loopback port the engine listens on."""
+    served_name: str
+    residency: Residency
+    model_path: str
+    canary: str | None = None
+    """What the fixed prompt answered at first readiness; a wake must answer the same."""
+
+
+@attrs.frozen(kw_only=True)
+class Endpoint:
+    """Where and with what key requests reach one engine. Lives in memory only."""
+
+    host: str
+    port: int
+    key: str | None = attrs.field(repr=False)
+    """Inference key of the launch; None for engines that take none."""
+    served_name: str

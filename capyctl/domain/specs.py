@@ -1,0 +1,151 @@
+"""What an operator declared, and what it came to on a machine."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from capyctl.domain.ids import DomainName, GpuId, HostId
+
+
+class Residency(enum.Enum):
+    """What is kept of a model that is not awake."""
+
+    HOST_BACKED = "host_backed"
+    """The engine process, and a copy of the weights in host RAM."""
+    DEEP = "deep"
+    """The engine process only; a wake reads the weights from disk."""
+    RESTART_ONLY = "restart_only"
+    """Nothing: the engine is stopped instead of parked."""
+
+
+class Phase(enum.Enum):
+    """Which charge an instance has on its memory domains."""
+
+    COLD = "cold"
+    """From the reservation of a start until first readiness."""
+    READY = "ready"
+    PARKING = "parking"
+    PARKED = "parked"
+    WAKE = "wake"
+
+
+Charges = Mapping[DomainName, int]
+"""Bytes per memory domain. A domain that is not named is charged nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class PhaseCharges:
+    """Bytes that one instance is charged on each domain, phase by phase."""
+
+    cold: Charges
+    ready: Charges
+    parking: Charges
+    parked: Charges
+    wake: Charges
+
+    def of(self, phase: Phase) -> Charges:
+        found: Charges = getattr(self, phase.value)
+        return found
+
+
+@attrs.frozen(kw_only=True)
+class Candidate:
+    """One place where an instance could run: a host, its device, and the charges there."""
+
+    host: HostId
+    gpu: GpuId | None
+    """None on a machine without a GPU."""
+    gpu_uuid: str | None = None
+    charges: PhaseCharges
+
+
+@attrs.frozen(kw_only=True)
+class Windows:
+    """How long each step may take, in seconds."""
+
+    request_deadline_s: float
+    initialize_s: float
+    wake_s: float | None
+    """None for a model that never parks."""
+    stop_s: float
+
+
+@attrs.frozen(kw_only=True)
+class EngineSettings:
+    """The engine's part of a resolved deployment: enough to render its command line."""
+
+    profile: str
+    profile_revision: int
+    family: str
+    """``vllm``, ``sglang``, ``llamacpp`` or ``tensorfold``."""
+    executable: tuple[str, ...]
+    """Program and leading arguments, for example ``("/opt/llama/llama-server",)``."""
+    model_path: str
+    """Absolute. A directory, or a ``.gguf`` file for llama.cpp."""
+    served_name: str
+    context_length: int | None = None
+    concurrency: int | None = None
+    """Requests the engine runs at once (slots, sequences)."""
+    kv_cache_bytes: int | None = None
+    request_bytes: int | None = None
+    """Memory request of one instance on its main domain."""
+    typed: Mapping[str, str | int | bool] = attrs.field(factory=dict)
+    """Typed `engine_config` fields by their document name."""
+    profile_args: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = attrs.field(factory=dict)
+    """Profile and deployment environment, already checked."""
+    parks: bool = False
+    """Render the switches that parking needs."""
+    cuda_home: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentSpec:
+    """A completed deployment document: complete, validated, not yet fitted to a machine."""
+
+    name: str
+    routes: tuple[str, ...]
+    profile: str
+    family: str
+    instances: int
+    model_path: str
+    """Absolute path on the machine that runs it."""
+    expected_digest: str | None
+    """``sha256:…`` when the document states one."""
+    residency: Residency | None
+    """None: chosen by the machine's memory shape."""
+    explicit: bool = False
+    """True when only an operator's action starts the model."""
+    warm: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Empty: every host."""
+    request_deadline_s: float
+    initialize_s: float | None = None
+    wake_s: float | None = None
+    document: str
+    """The completed document as canonical JSON text."""
+    engine_part: str = "{}"
+    """`engine_config`, `resources`, `devices` as canonical JSON: compared, not read, here."""
+
+    def same_but_for_count(self, other: DeploymentSpec) -> bool:
+        """Whether only the number of instances differs."""
+        mine = attrs.evolve(self, instances=1, document="")
+        theirs = attrs.evolve(other, instances=1, document="")
+        return mine == theirs and self.engine_part == other.engine_part
+
+
+@attrs.frozen(kw_only=True)
+class ResolvedSpec:
+    """A deployment fitted to the machines that may run it."""
+
+    residency: Residency
+    engine: EngineSettings
+    candidates: tuple[Candidate, ...]
+    windows: Windows
+    weights_bytes: int | None
+    provisional: bool
+    """True while the figures do not rest on measured weights."""

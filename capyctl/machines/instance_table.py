@@ -1,0 +1,243 @@
+"""The life of an instance: every state, every message, every edge.
+
+Rule 1: a message about an earlier launch, or an answer to an earlier request for memory,
+is late and changes nothing.
+Rule 2: no clock, no chance, no I/O. Time and names come in with `Moment`.
+"""
+
+from __future__ import annotations
+
+from capyctl.machines import parking as p
+from capyctl.machines import starting as s
+from capyctl.machines import stopping as d
+from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.table import Edge, Ignored, Moment, Step, Table, to, walk
+from capyctl.messages import instance as m
+
+(
+    STOPPED,
+    FAILED,
+    QUEUED,
+    STARTING,
+    READY,
+    PARK_DRAIN,
+    PARKING,
+    PARKED,
+    WAKE_QUEUED,
+    WAKING,
+    STOP_DRAIN,
+    STOPPING,
+    RECONCILING,
+    CLEANING,
+    UNCERTAIN,
+) = InstanceState
+
+_GATE_RACE = Ignored("the gate emptied, or its drain ended, as the state moved on")
+_STARTED = Ignored("the start is over; its task raced what ended it")
+_OTHER_DEADLINE = {m.DeadlineReached: to(*InstanceState, by=s.expire_other)}
+_MARK: dict[type, Edge[Instance] | Ignored] = {m.Mark: to(*InstanceState, by=d.mark)}
+_NO_EVICT: dict[type, Edge[Instance] | Ignored] = {m.Evict: to(*InstanceState, by=p.cannot_evict)}
+_NO_PARK: dict[type, Edge[Instance] | Ignored] = {m.Park: to(*InstanceState, by=p.refuse_park)}
+_TASKS_LATE: dict[type, Edge[Instance] | Ignored] = {
+    m.EngineAnswered: Ignored("the probe raced the end"),
+    m.EngineUnfit: Ignored("the probe raced the end"),
+    m.EngineProved: Ignored("the proof raced the end"),
+    m.StepTimedOut: Ignored("the window raced the end"),
+    m.EngineParked: Ignored("the park raced the end"),
+    m.EngineNotParked: Ignored("the park raced the end"),
+    m.EngineWoken: Ignored("the wake raced the end"),
+    m.EngineBroken: Ignored("the control call raced the end"),
+    m.GateEmpty: _GATE_RACE,
+    m.DrainTimedOut: _GATE_RACE,
+    m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+}
+
+_SETTLED: dict[type, Edge[Instance] | Ignored] = {
+    **_MARK,
+    **_NO_EVICT,
+    **_NO_PARK,
+    m.Start: to(QUEUED, by=s.begin),
+    m.Stop: to(STOPPED, by=d.stop_nothing),
+    m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+}
+_GOING_DOWN: dict[type, Edge[Instance] | Ignored] = {
+    **_TASKS_LATE,
+    **_MARK,
+    **_NO_EVICT,
+    **_NO_PARK,
+    **_OTHER_DEADLINE,
+    m.Start: to(*InstanceState, by=s.start_later),
+    m.EngineExited: Ignored("it was to end; the end task proves that nothing is left"),
+    m.GroupGone: to(STOPPED, FAILED, by=d.released),
+    m.EndUnproven: to(UNCERTAIN, by=d.lose_track),
+}
+
+TABLE: Table[Instance] = {
+    STOPPED: {
+        **_SETTLED,
+        m.DeadlineReached: Ignored("its operation has ended"),
+    },
+    FAILED: {
+        **_SETTLED,
+        m.DeadlineReached: to(FAILED, by=s.expire_given_up),
+    },
+    QUEUED: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        m.Reserved: to(STARTING, by=s.arm),
+        m.ReserveWaits: to(QUEUED, by=s.wait_for_room),
+        m.ReserveRefused: to(STOPPED, by=s.no_room),
+        m.RetryDue: to(QUEUED, by=s.try_again),
+        m.DeadlineReached: to(STOPPED, FAILED, QUEUED, by=s.expire_queued),
+        m.Start: to(QUEUED, by=s.join),
+        m.Stop: to(STOPPED, by=d.stop_queued),
+    },
+    STARTING: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        m.LaunchPrepared: to(STARTING, by=s.associate),
+        m.LaunchNotPrepared: to(QUEUED, FAILED, by=s.not_prepared),
+        m.EngineAnswered: to(READY, by=s.become_ready),
+        m.EngineUnfit: to(STOPPING, by=s.start_failed),
+        m.StepTimedOut: to(STOPPING, by=s.start_failed),
+        m.EngineExited: to(STOPPING, by=s.start_failed),
+        m.DeadlineReached: to(STOPPING, STARTING, by=s.start_failed),
+        m.Start: to(STARTING, by=s.join),
+        m.Stop: to(STOPPING, by=d.stop_now),
+        m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+    },
+    READY: {
+        **_MARK,
+        **_OTHER_DEADLINE,
+        m.Park: to(PARK_DRAIN, by=p.park),
+        m.Stop: to(STOP_DRAIN, by=d.stop_serving),
+        m.Evict: to(PARK_DRAIN, STOP_DRAIN, by=d.evict_ready),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(READY, by=s.already_ready),
+        m.StepTimedOut: _STARTED,
+        m.GateEmpty: _GATE_RACE,
+        m.DrainTimedOut: _GATE_RACE,
+        m.EngineParked: Ignored("unreachable: its task ends with the state"),
+        m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+    },
+    PARK_DRAIN: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        m.GateEmpty: to(PARKING, by=p.tell_park),
+        m.DrainTimedOut: to(READY, by=p.serve_on),
+        m.DeadlineReached: to(READY, PARK_DRAIN, by=p.cancel_park),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(PARK_DRAIN, by=s.start_later),
+        m.Stop: to(STOP_DRAIN, by=d.stop_serving),
+    },
+    PARKING: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        **_OTHER_DEADLINE,
+        m.EngineParked: to(PARKED, by=p.become_parked),
+        m.EngineNotParked: to(READY, by=p.serve_on),
+        m.EngineBroken: to(STOPPING, by=p.park_broke),
+        m.StepTimedOut: to(STOPPING, by=p.park_broke),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(PARKING, by=s.start_later),
+        m.Stop: to(STOPPING, by=d.stop_now),
+        m.DrainTimedOut: _GATE_RACE,
+    },
+    PARKED: {
+        **_MARK,
+        **_NO_PARK,
+        **_OTHER_DEADLINE,
+        m.Start: to(WAKE_QUEUED, by=s.begin_wake),
+        m.Stop: to(STOPPING, by=d.stop_now),
+        m.Evict: to(STOPPING, by=d.evict_parked),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.DrainTimedOut: _GATE_RACE,
+        m.StepTimedOut: Ignored("the park was done as its window ended"),
+    },
+    WAKE_QUEUED: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        m.Reserved: to(WAKING, by=s.wake_now),
+        m.ReserveWaits: to(WAKE_QUEUED, by=s.wait_for_room),
+        m.ReserveRefused: to(PARKED, by=s.no_room),
+        m.DeadlineReached: to(PARKED, WAKE_QUEUED, by=s.expire_wake),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(WAKE_QUEUED, by=s.join),
+        m.Stop: to(STOPPING, by=d.stop_now),
+    },
+    WAKING: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        m.EngineWoken: to(READY, by=s.become_awake),
+        m.EngineBroken: to(STOPPING, by=s.start_failed),
+        m.StepTimedOut: to(STOPPING, by=s.start_failed),
+        m.EngineExited: to(STOPPING, by=s.start_failed),
+        m.DeadlineReached: to(STOPPING, WAKING, by=s.start_failed),
+        m.Start: to(WAKING, by=s.join),
+        m.Stop: to(STOPPING, by=d.stop_now),
+    },
+    STOP_DRAIN: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        **_OTHER_DEADLINE,
+        m.GateEmpty: to(STOPPING, by=d.end_now),
+        m.DrainTimedOut: to(STOPPING, READY, by=d.end_now),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(STOP_DRAIN, by=s.start_later),
+        m.Stop: to(STOP_DRAIN, by=d.stop_also),
+        m.EngineParked: Ignored("unreachable: a drain tells the engine nothing"),
+        m.StepTimedOut: _STARTED,
+    },
+    STOPPING: {
+        **_GOING_DOWN,
+        m.Stop: to(STOPPING, by=d.stop_also),
+        m.LaunchPrepared: to(STOPPING, by=d.discard),
+        m.LaunchNotPrepared: to(STOPPED, FAILED, by=d.released),
+        m.LaunchDiscarded: to(STOPPED, FAILED, by=d.released),
+    },
+    CLEANING: {
+        **_GOING_DOWN,
+        m.Stop: to(CLEANING, by=d.stop_also),
+    },
+    RECONCILING: {
+        **_MARK,
+        **_NO_EVICT,
+        **_NO_PARK,
+        **_OTHER_DEADLINE,
+        m.EngineProved: to(READY, by=s.become_proved),
+        m.EngineUnfit: to(STOPPING, by=s.start_failed),
+        m.StepTimedOut: to(STOPPING, by=s.start_failed),
+        m.EngineExited: to(CLEANING, by=d.clean),
+        m.Start: to(RECONCILING, by=s.start_later),
+        m.Stop: to(STOPPING, by=d.stop_now),
+    },
+    UNCERTAIN: {
+        **_GOING_DOWN,
+        m.Stop: to(STOPPING, by=d.stop_again),
+        m.EndUnproven: Ignored("known already"),
+    },
+}
+
+
+def step(one: Instance, event: object, moment: Moment) -> Step[Instance]:
+    """Apply one message to one instance.
+
+    Raises:
+        IllegalTransition: no edge for this message in this state. Always a bug.
+    """
+    launch = getattr(event, "launch", None) or getattr(
+        getattr(event, "record", None), "launch", None
+    )
+    if launch is not None and launch != one.launch_id:
+        return Step(data=one)
+    ask = getattr(event, "ask", None)
+    if ask is not None and ask != one.ask:
+        return Step(data=one)
+    return walk(TABLE, one, event, moment)

@@ -1,0 +1,191 @@
+"""The edges of an instance that gives memory back and keeps its engine: drain, park."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.domain.operations import OperationState
+from capyctl.domain.specs import Charges, Phase
+from capyctl.machines.history import end, end_open, lifecycle_event, moved
+from capyctl.machines.instance import (
+    CancelTasks,
+    ChargePhase,
+    CloseGate,
+    DeadlineAt,
+    Drain,
+    Effect,
+    EndEngine,
+    EvictionOver,
+    Failure,
+    Instance,
+    InstanceState,
+    ParkEngine,
+    ReopenGate,
+)
+from capyctl.machines.observed import SHOWN
+from capyctl.machines.starting import STOP_GRACE_S, expire_other
+from capyctl.machines.table import Moment, Step
+from capyctl.messages.instance import (
+    Cause,
+    DeadlineReached,
+    DrainTimedOut,
+    EngineBroken,
+    EngineNotParked,
+    EngineParked,
+    Evict,
+    GateEmpty,
+    Park,
+    StepTimedOut,
+)
+
+DRAIN_S = 30.0
+PARK_S_MAX = 600.0
+PARK_GATE = "park"
+
+
+def park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
+    """Admission closes at once; the engine is told once the last request has finished."""
+    return _drain_to_park(one, event, moment, kinds=())
+
+
+def evict_by_park(one: Instance, event: Evict, moment: Moment) -> Step[Instance]:
+    """As a park; the eviction's operation is accepted here, where it begins."""
+    request = Park(operation=event.operation, cause=Cause.SWITCH)
+    return _drain_to_park(one, request, moment, kinds=("park_accepted",))
+
+
+def _drain_to_park(
+    one: Instance, event: Park, moment: Moment, *, kinds: tuple[str, ...]
+) -> Step[Instance]:
+    draining = attrs.evolve(
+        one, state=InstanceState.PARK_DRAIN, operation=event.operation, cause=event.cause
+    )
+    at_ms = event.operation.deadline_at_ms
+    deadline = () if at_ms is None else (DeadlineAt(event.operation.id, at_ms),)
+    return moved(
+        one,
+        draining,
+        moment,
+        *kinds,
+        operations=(event.operation,) if kinds else (),
+        effects=(*deadline, CloseGate(PARK_GATE), Drain(DRAIN_S)),
+    )
+
+
+def refuse_park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
+    """Not ready any more when the park arrived: its operation ends, nothing else changes."""
+    shown = SHOWN[one.state]
+    failure = Failure("lifecycle_conflict", f"the instance is {shown}, not ready")
+    told = lifecycle_event(
+        "park_refused",
+        before=shown,
+        after=shown,
+        instance=attrs.evolve(one, operation=event.operation),
+        operation=event.operation,
+        moment=moment,
+    )
+    ended = end(event.operation, OperationState.FAILED, failure=failure)
+    return Step(data=one, operations=(ended,), events=(told,))
+
+
+def cannot_evict(one: Instance, _: Evict, __: Moment) -> Step[Instance]:
+    """It moved on by itself; placement looks again."""
+    return Step(data=one, effects=(EvictionOver(f"the instance is {SHOWN[one.state]}"),))
+
+
+def tell_park(one: Instance, _: GateEmpty, moment: Moment) -> Step[Instance]:
+    """Nothing runs in the engine. Armed: from here on its memory is in question."""
+    assert one.operation is not None
+    assert one.launch is not None
+    assert one.held is not None
+    operation = attrs.evolve(one.operation, state=OperationState.RUNNING)
+    parking = attrs.evolve(
+        one,
+        state=InstanceState.PARKING,
+        operation=operation,
+        held=attrs.evolve(one.held, phase=Phase.PARKING),
+    )
+    effects = (ParkEngine(one.launch, _park_window_s(one, moment)),)
+    return moved(one, parking, moment, "park_armed", operations=(operation,), effects=effects)
+
+
+def _park_window_s(one: Instance, moment: Moment) -> float:
+    if one.operation is None or one.operation.deadline_at_ms is None:
+        return PARK_S_MAX
+    left_s = (one.operation.deadline_at_ms - moment.now_ms) / 1000
+    return max(1.0, min(PARK_S_MAX, left_s))
+
+
+def serve_on(
+    one: Instance, event: DrainTimedOut | EngineNotParked, moment: Moment
+) -> Step[Instance]:
+    """The park did not come to pass and nothing was harmed: ready again."""
+    match event:
+        case DrainTimedOut(open_count=count):
+            why = f"{count} requests still ran after {DRAIN_S:.0f} s; answers are never cut"
+        case EngineNotParked(reason=reason):
+            why = reason
+    failure = Failure("park_refused", why)
+    return _ready_again(one, OperationState.FAILED, failure, "park_refused", moment)
+
+
+def cancel_park(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
+    """The deadline came while requests were still finishing."""
+    if one.operation is None or event.operation != one.operation.id:
+        return expire_other(one, event, moment)
+    failure = Failure("deadline", "the deadline came before the last requests had finished")
+    return _ready_again(one, OperationState.CANCELLED, failure, "residency_cancelled", moment)
+
+
+def _ready_again(
+    one: Instance, state: OperationState, failure: Failure, kind: str, moment: Moment
+) -> Step[Instance]:
+    assert one.held is not None
+    cleared, ended, voided = end_open(one, state, failure=failure)
+    then, done = cleared.then, ()
+    if then is not None:
+        done = (end(then.operation, OperationState.SUCCEEDED),)
+    held = attrs.evolve(one.held, phase=Phase.READY)
+    ready = attrs.evolve(cleared, state=InstanceState.READY, held=held, then=None)
+    evicted: tuple[Effect, ...] = ()
+    if one.cause is Cause.SWITCH:
+        evicted = (EvictionOver(failure.detail),)
+    effects = (*voided, CancelTasks(), ReopenGate(PARK_GATE), ChargePhase(held), *evicted)
+    return moved(one, ready, moment, kind, operations=(*ended, *done), effects=effects)
+
+
+def become_parked(one: Instance, event: EngineParked, moment: Moment) -> Step[Instance]:
+    assert one.held is not None
+    parked = parked_charges(one, event.residue)
+    held = attrs.evolve(one.held, phase=Phase.PARKED, parked=parked)
+    cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
+    after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held)
+    effects: tuple[Effect, ...] = (*voided, ChargePhase(held))
+    return moved(one, after, moment, "parked_committed", operations=ended, effects=effects)
+
+
+def parked_charges(one: Instance, residue: Charges) -> Charges:
+    """The measured residue, never below the placeholder nor above ready; the largest is kept."""
+    assert one.held is not None
+    phases = one.held.candidate.charges
+    before = one.held.parked or {}
+    charges = {}
+    for domain, ready_bytes in phases.ready.items():
+        floor = max(phases.parked.get(domain, 0), before.get(domain, 0))
+        charges[domain] = min(max(floor, residue.get(domain, 0)), ready_bytes)
+    for domain, floor in phases.parked.items():
+        charges.setdefault(domain, floor)
+    return charges
+
+
+def park_broke(one: Instance, event: EngineBroken | StepTimedOut, moment: Moment) -> Step[Instance]:
+    """Neither parked nor surely serving: only ending the engine is safe."""
+    assert one.launch is not None
+    match event:
+        case EngineBroken(code=code, detail=detail):
+            failure = Failure(code, detail)
+        case StepTimedOut():
+            failure = Failure("park_failed", "the engine did not park within its window")
+    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=failure)
+    effects = (CancelTasks(), EndEngine(one.launch, STOP_GRACE_S, idle_s=0.0))
+    return moved(one, ending, moment, "park_uncertain", effects=effects)

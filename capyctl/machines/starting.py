@@ -1,0 +1,430 @@
+"""The edges of an instance on its way to ready: memory, launch, readiness, wake, proof."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.domain.ids import LaunchId
+from capyctl.domain.launches import LaunchOrder
+from capyctl.domain.operations import OperationState
+from capyctl.domain.specs import Phase
+from capyctl.machines.history import end, end_open, moved, one_line
+from capyctl.machines.instance import (
+    AskMemory,
+    CancelTasks,
+    ChargePhase,
+    DeadlineAt,
+    Effect,
+    EndEngine,
+    Failure,
+    FreeMemory,
+    Held,
+    Instance,
+    InstanceState,
+    OpenGate,
+    Prepare,
+    RetryAfter,
+    Run,
+    WakeEngine,
+    WithdrawMemory,
+)
+from capyctl.machines.table import Moment, Step
+from capyctl.messages.instance import (
+    DeadlineReached,
+    EngineAnswered,
+    EngineBroken,
+    EngineExited,
+    EngineProved,
+    EngineUnfit,
+    EngineWoken,
+    LaunchNotPrepared,
+    LaunchPrepared,
+    Reserved,
+    ReserveRefused,
+    ReserveWaits,
+    RetryDue,
+    Start,
+    StepTimedOut,
+)
+
+ATTEMPTS_MAX = 3
+RETRY_PAUSE_S = 30.0
+"""Pause after the first failed attempt; doubles with each further one."""
+STOP_GRACE_S = 15.0
+
+
+def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
+    """Settled and empty: get in line for memory."""
+    cleared, ended, voided = end_open(one, OperationState.FAILED, failure=one.failure)
+    ask = moment.fresh()
+    queued = attrs.evolve(
+        cleared,
+        state=InstanceState.QUEUED,
+        operation=event.operation,
+        then=None,
+        order=event.order,
+        revision=event.order.revision,
+        generation=event.order.generation,
+        cause=event.order.cause,
+        ask=ask,
+        attempts_count=0,
+        failure=None,
+        waiting=None,
+    )
+    effects = (*voided, *deadline_of(event), AskMemory(ask, Phase.COLD))
+    return Step(data=queued, operations=ended, effects=effects)
+
+
+def begin_wake(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
+    """Parked: get in line for the memory of a wake."""
+    ask = moment.fresh()
+    queued = attrs.evolve(
+        one,
+        state=InstanceState.WAKE_QUEUED,
+        operation=event.operation,
+        then=None,
+        order=event.order,
+        cause=event.order.cause,
+        generation=event.order.generation,
+        ask=ask,
+        waiting=None,
+    )
+    return Step(data=queued, effects=(*deadline_of(event), AskMemory(ask, Phase.WAKE)))
+
+
+def deadline_of(event: Start) -> tuple[Effect, ...]:
+    at_ms = event.operation.deadline_at_ms
+    return () if at_ms is None else (DeadlineAt(event.operation.id, at_ms),)
+
+
+def join(one: Instance, event: Start, _: Moment) -> Step[Instance]:
+    """On its way already: the operation ends together with the one under way."""
+    return Step(data=attrs.evolve(one, riders=(*one.riders, event.operation)))
+
+
+def already_ready(one: Instance, event: Start, _: Moment) -> Step[Instance]:
+    return Step(data=one, operations=(end(event.operation, OperationState.SUCCEEDED),))
+
+
+def start_later(one: Instance, event: Start, _: Moment) -> Step[Instance]:
+    """On its way down: begin once that is settled. A later start replaces an earlier one."""
+    ended = ()
+    if one.then is not None:
+        ended = (end(one.then.operation, OperationState.FAILED, error_code="superseded"),)
+    return Step(data=attrs.evolve(one, then=event), operations=ended, effects=deadline_of(event))
+
+
+def wait_for_room(one: Instance, event: ReserveWaits, moment: Moment) -> Step[Instance]:
+    assert one.operation is not None
+    operation = attrs.evolve(one.operation, reason=one_line(event.reason))
+    waiting = attrs.evolve(
+        one,
+        operation=operation,
+        waiting=event.reason,
+        failure=Failure("placement", "insufficient_capacity"),
+    )
+    if one.state is InstanceState.WAKE_QUEUED:
+        waiting = attrs.evolve(waiting, failure=one.failure)
+        return Step(data=waiting, operations=(operation,))
+    kinds = () if one.waiting else ("initialize_queued",)
+    return moved(one, waiting, moment, *kinds, operations=(operation,))
+
+
+def arm(one: Instance, event: Reserved, moment: Moment) -> Step[Instance]:
+    """Memory is held. Durable from here on, so nothing is launched on uncharged bytes."""
+    assert one.operation is not None
+    assert one.order is not None
+    launch = LaunchId(moment.fresh())
+    operation = attrs.evolve(one.operation, state=OperationState.RUNNING, reason=None)
+    candidate = event.candidate
+    armed = attrs.evolve(
+        one,
+        state=InstanceState.STARTING,
+        operation=operation,
+        ask=None,
+        waiting=None,
+        failure=None,
+        held=Held(candidate=candidate, phase=Phase.COLD),
+        launch_id=launch,
+        launch=None,
+        last_host=candidate.host,
+        last_gpu=candidate.gpu,
+    )
+    effects = (Prepare(launch_order(armed, launch)),)
+    return moved(one, armed, moment, "initialize_armed", operations=(operation,), effects=effects)
+
+
+def launch_order(one: Instance, launch: LaunchId) -> LaunchOrder:
+    """What the host is asked to launch for ``one``, on the place it holds."""
+    assert one.order is not None
+    assert one.held is not None
+    uuid = one.held.candidate.gpu_uuid
+    return LaunchOrder(
+        launch=launch,
+        instance=one.id,
+        engine=one.order.engine,
+        residency=one.order.residency,
+        device_uuids=() if uuid is None else (uuid,),
+    )
+
+
+def associate(one: Instance, event: LaunchPrepared, moment: Moment) -> Step[Instance]:
+    """A process exists and is ours; once this is durable it may become the engine."""
+    assert one.launch_id is not None
+    known = attrs.evolve(one, launch=event.record)
+    run = Run(event.record, launch_order(one, one.launch_id), remaining_s(one, moment))
+    return moved(one, known, moment, "owned_launch_associated", effects=(run,))
+
+
+def remaining_s(one: Instance, moment: Moment) -> float:
+    """Seconds the step under way may still take: its window, within its deadline."""
+    assert one.order is not None
+    windows = one.order.windows
+    wakes = one.state in (InstanceState.WAKE_QUEUED, InstanceState.WAKING)
+    window_s = windows.wake_s if wakes and windows.wake_s is not None else windows.initialize_s
+    if one.operation is None or one.operation.deadline_at_ms is None:
+        return window_s
+    left_s = (one.operation.deadline_at_ms - moment.now_ms) / 1000
+    return max(0.0, min(window_s, left_s))
+
+
+def not_prepared(one: Instance, event: LaunchNotPrepared, moment: Moment) -> Step[Instance]:
+    return attempt_failed(
+        one, Failure(event.code, event.detail), permanent=event.permanent, moment=moment
+    )
+
+
+def attempt_failed(
+    one: Instance, failure: Failure, *, permanent: bool, moment: Moment
+) -> Step[Instance]:
+    """Nothing ran. Give the memory back; try again after a pause, or give up.
+
+    Three attempts with pauses of 30 s, doubling, within the deadline; a failure that
+    waiting cannot mend gives up at once. The operation of a start that was given up
+    stays open until its deadline.
+    """
+    assert one.operation is not None
+    count = one.attempts_count + 1
+    empty = attrs.evolve(
+        one,
+        held=None,
+        launch=None,
+        launch_id=None,
+        ask=None,
+        attempts_count=count,
+        failure=failure,
+    )
+    if permanent or count >= ATTEMPTS_MAX:
+        operation = attrs.evolve(
+            one.operation,
+            state=OperationState.PENDING,
+            given_up=True,
+            error_code=failure.code,
+            reason=one_line(f"gave up: {failure}"),
+        )
+        failed = attrs.evolve(empty, state=InstanceState.FAILED, operation=operation)
+        return moved(
+            one,
+            failed,
+            moment,
+            "initialize_given_up",
+            operations=(operation,),
+            effects=(FreeMemory(),),
+        )
+    operation = attrs.evolve(
+        one.operation,
+        state=OperationState.PENDING,
+        reason=one_line(f"attempt failed: {failure}"),
+    )
+    again = attrs.evolve(empty, state=InstanceState.QUEUED, operation=operation)
+    pause = RetryAfter(RETRY_PAUSE_S * 2 ** (count - 1))
+    return moved(
+        one,
+        again,
+        moment,
+        "initialize_queued",
+        operations=(operation,),
+        effects=(FreeMemory(), pause),
+    )
+
+
+def try_again(one: Instance, _: RetryDue, moment: Moment) -> Step[Instance]:
+    ask = moment.fresh()
+    return Step(data=attrs.evolve(one, ask=ask), effects=(AskMemory(ask, Phase.COLD),))
+
+
+def no_room(one: Instance, event: ReserveRefused, moment: Moment) -> Step[Instance]:
+    """No room will come: a start ends as stopped, a wake as parked."""
+    failure = Failure(event.code, event.reason)
+    cleared, ended, voided = end_open(one, OperationState.FAILED, failure=failure)
+    wakes = one.state is InstanceState.WAKE_QUEUED
+    after = attrs.evolve(
+        cleared,
+        state=InstanceState.PARKED if wakes else InstanceState.STOPPED,
+        ask=None,
+        waiting=None,
+        failure=failure,
+    )
+    kind = "restore_refused" if wakes else "initialize_expired_unarmed"
+    return moved(one, after, moment, kind, operations=ended, effects=voided)
+
+
+def expire_queued(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
+    """The deadline came before anything was launched."""
+    if one.operation is None or event.operation != one.operation.id:
+        return expire_other(one, event, moment)
+    assert one.operation is not None
+    last = one.operation.reason or "no room was found"
+    failure = Failure(
+        one.failure.code if one.failure else "deadline",
+        f"deadline reached before the budget was spent: {last}",
+    )
+    cleared, ended, voided = end_open(one, OperationState.FAILED, failure=failure)
+    tried = one.attempts_count > 0
+    after = attrs.evolve(
+        cleared,
+        state=InstanceState.FAILED if tried else InstanceState.STOPPED,
+        ask=None,
+        waiting=None,
+        failure=one.failure or failure,
+    )
+    withdraw = () if one.ask is None else (WithdrawMemory(one.ask),)
+    return moved(
+        one,
+        after,
+        moment,
+        "initialize_expired_unarmed",
+        operations=ended,
+        effects=(*voided, *withdraw),
+    )
+
+
+def expire_given_up(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
+    """A start that was given up ends as failed when its deadline comes."""
+    if one.operation is None or event.operation != one.operation.id:
+        return expire_other(one, event, moment)
+    operation = attrs.evolve(one.operation, state=OperationState.FAILED)
+    cleared = attrs.evolve(one, operation=None, riders=())
+    riders = tuple(end(r, OperationState.FAILED, failure=one.failure) for r in one.riders)
+    return moved(
+        one, cleared, moment, "initialize_expired_unarmed", operations=(operation, *riders)
+    )
+
+
+def expire_wake(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
+    """The deadline came before the wake began: parked it stays."""
+    if one.operation is None or event.operation != one.operation.id:
+        return expire_other(one, event, moment)
+    failure = Failure("deadline", one.waiting or "no room was found before the deadline")
+    cleared, ended, voided = end_open(one, OperationState.CANCELLED, failure=failure)
+    after = attrs.evolve(cleared, state=InstanceState.PARKED, ask=None, waiting=None)
+    withdraw = () if one.ask is None else (WithdrawMemory(one.ask),)
+    return moved(
+        one,
+        after,
+        moment,
+        "residency_cancelled",
+        operations=ended,
+        effects=(*voided, *withdraw),
+    )
+
+
+def expire_other(one: Instance, event: DeadlineReached, _: Moment) -> Step[Instance]:
+    """The deadline of a rider or of a start that waits: that one alone ends."""
+    failure = Failure("deadline", "the deadline came before the instance could start")
+    if one.then is not None and one.then.operation.id == event.operation:
+        ended = end(one.then.operation, OperationState.FAILED, failure=failure)
+        return Step(data=attrs.evolve(one, then=None), operations=(ended,))
+    late = tuple(r for r in one.riders if r.id == event.operation)
+    kept = tuple(r for r in one.riders if r.id != event.operation)
+    ended_riders = tuple(end(r, OperationState.FAILED, failure=failure) for r in late)
+    return Step(data=attrs.evolve(one, riders=kept), operations=ended_riders)
+
+
+def become_ready(one: Instance, event: EngineAnswered, moment: Moment) -> Step[Instance]:
+    assert one.launch is not None
+    return _serve(one, attrs.evolve(one.launch, canary=event.canary), "ready_committed", moment)
+
+
+def become_awake(one: Instance, _: EngineWoken, moment: Moment) -> Step[Instance]:
+    assert one.launch is not None
+    return _serve(one, one.launch, "restored_committed", moment)
+
+
+def become_proved(one: Instance, _: EngineProved, moment: Moment) -> Step[Instance]:
+    assert one.launch is not None
+    return _serve(one, one.launch, "reconciled_committed", moment)
+
+
+def _serve(one: Instance, launch: object, kind: str, moment: Moment) -> Step[Instance]:
+    assert one.held is not None
+    held = attrs.evolve(one.held, phase=Phase.READY)
+    cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
+    ready = attrs.evolve(
+        cleared,
+        state=InstanceState.READY,
+        launch=launch,
+        held=held,
+        failure=None,
+        waiting=None,
+        attempts_count=0,
+    )
+    assert ready.launch is not None
+    effects = (*voided, ChargePhase(held), OpenGate(ready.launch, ready.generation))
+    return moved(one, ready, moment, kind, operations=ended, effects=effects)
+
+
+def wake_now(one: Instance, _: Reserved, moment: Moment) -> Step[Instance]:
+    assert one.operation is not None
+    assert one.held is not None
+    assert one.launch is not None
+    operation = attrs.evolve(one.operation, state=OperationState.RUNNING, reason=None)
+    waking = attrs.evolve(
+        one,
+        state=InstanceState.WAKING,
+        operation=operation,
+        ask=None,
+        waiting=None,
+        held=attrs.evolve(one.held, phase=Phase.WAKE),
+    )
+    effects = (WakeEngine(one.launch, remaining_s(one, moment)),)
+    return moved(one, waking, moment, "restore_armed", operations=(operation,), effects=effects)
+
+
+def start_failed(
+    one: Instance,
+    event: EngineUnfit | EngineExited | StepTimedOut | EngineBroken | DeadlineReached,
+    moment: Moment,
+) -> Step[Instance]:
+    """The engine runs or ran, and will not be ready: end it, then say why.
+
+    Without a process yet (its latch is being made) the launch task's answer is awaited.
+    """
+    if isinstance(event, DeadlineReached) and (
+        one.operation is None or event.operation != one.operation.id
+    ):
+        return expire_other(one, event, moment)
+    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=_why(one, event, moment))
+    grace_s = STOP_GRACE_S if isinstance(event, EngineUnfit | EngineBroken) else 0.0
+    effects: tuple[Effect, ...] = (CancelTasks(),)
+    if one.launch is not None:
+        effects = (*effects, EndEngine(one.launch, grace_s, idle_s=0.0))
+    return moved(one, ending, moment, effects=effects)
+
+
+def _why(one: Instance, event: object, moment: Moment) -> Failure:
+    wakes = one.state is InstanceState.WAKING
+    proves = one.state is InstanceState.RECONCILING
+    code = "wake_failed" if wakes else "not_proven" if proves else "launch_failed"
+    verb = "wake" if wakes else "proof" if proves else "launch"
+    match event:
+        case EngineUnfit(code=found, detail=detail) | EngineBroken(code=found, detail=detail):
+            return Failure(found, f"{verb} failed: {detail}")
+        case EngineExited(how=how):
+            return Failure(
+                code,
+                f"{verb} failed: engine {verb} failed: the engine exited before readiness ({how})",
+            )
+        case _:
+            assert one.order is not None
+            return Failure(code, f"{verb} failed: no answer within the {verb} window")

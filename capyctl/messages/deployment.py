@@ -1,0 +1,133 @@
+"""Everything a deployment actor may be told. Data only: ids, never refs; no behaviour."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import attrs
+
+from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.ids import InstanceId, SwitchId
+from capyctl.domain.specs import DeploymentSpec
+from capyctl.messages.instance import Cause
+
+
+class ActionKind(enum.Enum):
+    START = "start"
+    STOP = "stop"
+    PARK = "park"
+    PREINITIALIZE = "preinitialize"
+    DELETE = "delete"
+
+
+@attrs.frozen(kw_only=True)
+class ReceiptKey:
+    """Under what an accepted change is remembered."""
+
+    scope: str
+    key: str
+    fingerprint: str
+
+
+@attrs.frozen(kw_only=True)
+class Act:
+    """An operator's action. From: the API, as an ask; answered with the receipt's JSON."""
+
+    action: ActionKind
+    instance: int | None
+    """One instance, or None for the whole deployment."""
+    expected_revision: int
+    deadline_at_ms: int
+    evict: bool = False
+    receipt: ReceiptKey
+
+
+@attrs.frozen(kw_only=True)
+class Replace:
+    """A new document. From: the API, as an ask; answered with the receipt's JSON."""
+
+    spec: DeploymentSpec
+    expected_revision: int
+    receipt: ReceiptKey
+
+
+@attrs.frozen(kw_only=True)
+class RoutesGranted:
+    """The catalogue gave this deployment the routes it claimed. Answers `ClaimRoutes`."""
+
+    claim: str
+
+
+@attrs.frozen(kw_only=True)
+class RoutesRefused:
+    """A route or name belongs to another deployment. Answers `ClaimRoutes`."""
+
+    claim: str
+    route: str
+
+
+@attrs.frozen(kw_only=True)
+class InstanceChanged:
+    """An instance committed a change; read it in the directory. From: its actor."""
+
+    instance: InstanceId
+    cause: Cause | None
+    ended: tuple[str, ...] = ()
+    """Operations that ended with it."""
+
+
+@attrs.frozen(kw_only=True)
+class DemandArose:
+    """Requests wait for this model. From: the data plane, when none was told yet."""
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointMeasured:
+    """The model's files, measured whole. From: our own measuring task."""
+
+    revision: int
+    facts: CheckpointFacts
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointUnmeasured:
+    """The files could not be measured; it is tried again. From: our own measuring task."""
+
+    revision: int
+    diagnostic: str
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class FitAnswered:
+    """Whether instances would find room. From: placement; answers `AskFit`."""
+
+    request: str
+    fitting: tuple[int, ...]
+    """Indexes that fit."""
+    shortage: str | None
+    """For people, with figures: what does not fit and why. None when all fit."""
+    victims: tuple[InstanceId, ...] = ()
+    switch: SwitchId | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LookAgain:
+    """Time passed: retry, idle, or a step of a longer operation. From: our own timer."""
+
+    why: str
+
+
+DeploymentMessage: TypeAlias = (
+    Act
+    | Replace
+    | RoutesGranted
+    | RoutesRefused
+    | InstanceChanged
+    | DemandArose
+    | CheckpointMeasured
+    | CheckpointUnmeasured
+    | FitAnswered
+    | LookAgain
+)

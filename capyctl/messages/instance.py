@@ -1,0 +1,279 @@
+"""Everything an instance actor may be told. Data only: ids, never refs; no behaviour."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import attrs
+
+from capyctl.domain.ids import LaunchId, SwitchId
+from capyctl.domain.launches import LaunchRecord
+from capyctl.domain.operations import Operation
+from capyctl.domain.specs import Candidate, Charges, EngineSettings, Residency, Windows
+
+
+class Cause(enum.Enum):
+    """Who wanted it: decides what may happen next, and what is said about it."""
+
+    OPERATOR = "operator"
+    REQUEST = "request"
+    SWITCH = "switch"
+    IDLE = "idle"
+    REPLACE = "replace"
+    RETIRE = "retire"
+    PREINITIALIZE = "preinitialize"
+
+
+@attrs.frozen(kw_only=True)
+class StartOrder:
+    """All that an instance needs to become ready, whether cold or parked."""
+
+    revision: int
+    generation: int
+    """Deployment-wide number of this activation."""
+    engine: EngineSettings
+    residency: Residency
+    candidates: tuple[Candidate, ...]
+    windows: Windows
+    cause: Cause
+    may_evict: bool
+    switch: SwitchId | None = None
+    """The switch that an evicting start was promised."""
+
+
+@attrs.frozen(kw_only=True)
+class Start:
+    """Become ready: from nothing, or awake from parked. From: the deployment."""
+
+    operation: Operation
+    order: StartOrder
+
+
+@attrs.frozen(kw_only=True)
+class Park:
+    """Give the device memory back, keep the engine. From: the deployment."""
+
+    operation: Operation
+    cause: Cause
+
+
+@attrs.frozen(kw_only=True)
+class Stop:
+    """End the engine and give all memory back. From: the deployment."""
+
+    operation: Operation
+    cause: Cause
+
+
+@attrs.frozen(kw_only=True)
+class Mark:
+    """Set or lift the operator's stop of this one instance. From: the deployment."""
+
+    operator_stopped: bool
+
+
+@attrs.frozen(kw_only=True)
+class Evict:
+    """Make room for another model: park, or stop where parking will not do. From: placement."""
+
+    switch: SwitchId
+    operation: Operation
+    stop: bool
+    """Stop at once instead of parking: restart-only, or no room to park."""
+
+
+@attrs.frozen(kw_only=True)
+class Reserved:
+    """The memory is ours until we release it. From: placement."""
+
+    ask: str
+    """Which request this answers; another one is stale."""
+    candidate: Candidate
+
+
+@attrs.frozen(kw_only=True)
+class ReserveWaits:
+    """Nothing fits now; the request stays in line. From: placement; may come again."""
+
+    ask: str
+    reason: str
+    """For people, with figures: ``insufficient_device_memory: needs …``."""
+
+
+@attrs.frozen(kw_only=True)
+class ReserveRefused:
+    """Nothing will fit. From: placement; the request has left the line."""
+
+    ask: str
+    code: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class LaunchPrepared:
+    """A latch waits to become the engine. From: our own launch task."""
+
+    record: LaunchRecord
+
+
+@attrs.frozen(kw_only=True)
+class LaunchNotPrepared:
+    """No latch: nothing runs. From: our own launch task."""
+
+    launch: LaunchId
+    code: str
+    detail: str
+    permanent: bool
+
+
+@attrs.frozen(kw_only=True)
+class LaunchDiscarded:
+    """The latch we no longer wanted is gone. From: our own discard task."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class EngineAnswered:
+    """The readiness probe passed. From: our own probe task, at most once a launch."""
+
+    launch: LaunchId
+    canary: str | None
+
+
+@attrs.frozen(kw_only=True)
+class EngineUnfit:
+    """The engine will never be ready as ordered. From: our own probe task."""
+
+    launch: LaunchId
+    code: str
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class StepTimedOut:
+    """The window of a start, wake or proof is over. From: our own task of that step."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class EngineExited:
+    """The engine's process is gone. From: our own watch task, once a launch."""
+
+    launch: LaunchId
+    how: str
+    """``exit code 1``, ``signal 9``, ``exit status unknown``."""
+
+
+@attrs.frozen(kw_only=True)
+class GateEmpty:
+    """The closed gate holds no lease any more. From: our own gate."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class DrainTimedOut:
+    """Leases are still open at the end of the drain. From: our own timer."""
+
+    launch: LaunchId
+    open_count: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class EngineParked:
+    """The memory was seen to come free. From: our own park task."""
+
+    launch: LaunchId
+    residue: Charges
+    """Measured bytes still in use per domain; empty where nothing was measured."""
+
+
+@attrs.frozen(kw_only=True)
+class EngineNotParked:
+    """The engine refused to park and serves on. From: our own park task."""
+
+    launch: LaunchId
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class EngineWoken:
+    """Awake, and its canary answered as before. From: our own wake task."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class EngineBroken:
+    """A control call failed half way: only ending it is safe. From: a park or wake task."""
+
+    launch: LaunchId
+    code: str
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class EngineProved:
+    """The engine we found again answers. From: our own proof task after a restart."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class GroupGone:
+    """No process of the launch is left. From: our own end task."""
+
+    launch: LaunchId
+
+
+@attrs.frozen(kw_only=True)
+class EndUnproven:
+    """We cannot show that it is gone. From: our own end task."""
+
+    launch: LaunchId
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class RetryDue:
+    """The pause after a failed attempt is over. From: our own timer."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadlineReached:
+    """The open operation's time is over. From: our own timer."""
+
+    operation: str
+
+
+InstanceMessage: TypeAlias = (
+    Start
+    | Park
+    | Stop
+    | Mark
+    | Evict
+    | Reserved
+    | ReserveWaits
+    | ReserveRefused
+    | LaunchPrepared
+    | LaunchNotPrepared
+    | LaunchDiscarded
+    | EngineAnswered
+    | EngineUnfit
+    | StepTimedOut
+    | EngineExited
+    | GateEmpty
+    | DrainTimedOut
+    | EngineParked
+    | EngineNotParked
+    | EngineWoken
+    | EngineBroken
+    | EngineProved
+    | GroupGone
+    | EndUnproven
+    | RetryDue
+    | DeadlineReached
+)

@@ -1,0 +1,128 @@
+"""Everything the placement actor may be told. Ids, never refs: messages can be journaled."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from capyctl.domain.devices import MemorySample
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId, SwitchId
+from capyctl.domain.specs import Candidate, Charges, Phase
+
+
+@attrs.frozen(kw_only=True)
+class Reserve:
+    """Hold the memory of a phase. Answered by `Reserved`, `ReserveWaits` or `ReserveRefused`."""
+
+    ask: str
+    instance: InstanceId
+    phase: Phase
+    """COLD for a start, WAKE for a parked instance."""
+    candidates: tuple[Candidate, ...]
+    """For a wake: the one place where it is parked."""
+    may_evict: bool
+    for_request: bool
+    """A request waits: refused after three rounds instead of staying in line."""
+    switch: SwitchId | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Withdraw:
+    """Never mind. Gives the memory back when the answer was already on its way."""
+
+    ask: str
+    instance: InstanceId
+
+
+@attrs.frozen(kw_only=True)
+class Charge:
+    """An instance's charge is now this: ready after a start, parked after a park."""
+
+    instance: InstanceId
+    phase: Phase
+    charges: Charges
+
+
+@attrs.frozen(kw_only=True)
+class Free:
+    """An instance holds nothing any more: its processes are proven gone."""
+
+    instance: InstanceId
+
+
+@attrs.frozen(kw_only=True)
+class EvictionFailed:
+    """A victim did not give way. From: its instance."""
+
+    instance: InstanceId
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Occupy:
+    """What may be done with an instance to make room. From: its deployment, when it changes."""
+
+    instance: InstanceId
+    state: str
+    """Value of the instance's state."""
+    parks: bool
+    """Parks when evicted; otherwise it is stopped."""
+    protected: bool
+    """Warm or explicit: never a victim."""
+    ready_elsewhere: bool
+    """Another instance of its deployment is ready."""
+    gone: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class FitQuestion:
+    index: int
+    phase: Phase
+    candidates: tuple[Candidate, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AskFit:
+    """Would these find room, together? From: a deployment; answered by `FitAnswered`."""
+
+    request: str
+    deployment: DeploymentId
+    questions: tuple[FitQuestion, ...]
+    evict: bool
+
+
+@attrs.frozen(kw_only=True)
+class WindowOver:
+    """The admission window of a switch is over. From: our own timer."""
+
+    switch: SwitchId
+
+
+@attrs.frozen(kw_only=True)
+class SwitchTimedOut:
+    """A switch took longer than it may. From: our own timer."""
+
+    switch: SwitchId
+
+
+@attrs.frozen(kw_only=True)
+class Sampled:
+    """What a host's memory looks like now. From: the sampler."""
+
+    host: HostId
+    sample: MemorySample
+
+
+PlacementMessage: TypeAlias = (
+    Reserve
+    | Withdraw
+    | Charge
+    | Free
+    | EvictionFailed
+    | Occupy
+    | AskFit
+    | WindowOver
+    | SwitchTimedOut
+    | Sampled
+)
