@@ -95,11 +95,16 @@ class Subscription(Generic[T]):
             Lagged: more than ``capacity`` values were waiting.
             StopAsyncIteration: the topic or this subscription was closed.
         """
-        await self._wait()
+        if not await self._wait():
+            raise StopAsyncIteration
         return self._values.popleft()
 
     async def take(self) -> list[T]:
-        """Wait for a value, then everything that waits, at least one. Raises as iteration does."""
+        """Wait for a value, then everything that waits; empty only once all is read and closed.
+
+        Raises:
+            Lagged: more than ``capacity`` values were waiting.
+        """
         await self._wait()
         taken = list(self._values)
         self._values.clear()
@@ -140,12 +145,12 @@ class Subscription(Generic[T]):
         self._is_ended = True
         self._slot.wake()
 
-    async def _wait(self) -> None:
+    async def _wait(self) -> bool:
+        """Wait for something to read; False when there will be nothing any more."""
         if self._values or self._is_lost or self._is_ended:
             await trio.lowlevel.checkpoint()
         while not (self._values or self._is_lost or self._is_ended):
             await self._slot.wait()
         if self._is_lost:
             raise Lagged(self._topic.name, capacity=self._capacity)
-        if not self._values:
-            raise StopAsyncIteration
+        return bool(self._values)
