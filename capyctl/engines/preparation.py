@@ -1,0 +1,78 @@
+"""What must be true on disk before an engine is launched: folders of its own, no stray settings."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from capyctl.domain.launches import LaunchOrder
+from capyctl.engines.arguments import check_real_paths, paths_in
+from capyctl.engines.surroundings import Surroundings
+
+LLAMA_SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
+
+
+class NotPrepared(Exception):
+    """The launch must not begin. ``code`` is stable, ``detail`` one sentence."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+def prepare_launch(
+    order: LaunchOrder,
+    surroundings: Surroundings,
+    *,
+    approved_paths: tuple[str, ...] = (),
+    system_config: Path = LLAMA_SYSTEM_CONFIG,
+) -> None:
+    """Make the folders that the rendered environment names, and look for what would override it.
+
+    Blocks on the disk for a moment; call it in a thread.
+
+    Raises:
+        NotPrepared: ``engine_config_file``, ``engine_argument_rejected`` or ``launch_failed``.
+    """
+    try:
+        check_real_paths(paths_in(order.engine.family, order.engine.extra_args), approved_paths)
+    except ValueError as problem:
+        raise NotPrepared("engine_argument_rejected", str(problem)) from problem
+    if order.engine.family == "llamacpp":
+        _prepare_llama_cpp(surroundings, system_config)
+
+
+def _prepare_llama_cpp(surroundings: Surroundings, system_config: Path) -> None:
+    if system_config.exists():
+        raise NotPrepared(
+            "engine_config_file",
+            f"{system_config} would change every llama-server on this machine; remove it",
+        )
+    config = own_folder(surroundings.engine_dir("llamacpp", "config"))
+    own_folder(surroundings.engine_dir("llamacpp", "cache"))
+    strays = sorted(entry.name for entry in config.iterdir())
+    if strays:
+        raise NotPrepared(
+            "engine_config_file", f"{config} must be empty and holds {strays[0]}; remove it"
+        )
+
+
+def own_folder(path: str) -> Path:
+    """A folder that is ours alone (0700), made where it is missing.
+
+    Raises:
+        NotPrepared: ``launch_failed``: it cannot be made, or is a link or someone else's.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = folder.lstat()
+        if not stat.S_ISDIR(held.st_mode) or held.st_uid != os.geteuid():
+            raise NotPrepared("launch_failed", f"{folder} is a link or belongs to another user")
+        if stat.S_IMODE(held.st_mode) != 0o700:
+            folder.chmod(0o700)
+    except OSError as problem:
+        raise NotPrepared("launch_failed", f"{folder}: {problem.strerror}") from problem
+    return folder
