@@ -68,7 +68,7 @@ class Held:
         return self.candidate.charges.of(self.phase)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Failure:
     """Why an instance is not running. Text form: ``<code>: <detail>``."""
 

@@ -7,6 +7,7 @@ Rule 2: no clock, no chance, no I/O. Time and names come in with `Moment`.
 
 from __future__ import annotations
 
+from capyctl.machines import failing as f
 from capyctl.machines import parking as p
 from capyctl.machines import starting as s
 from capyctl.machines import stopping as d
@@ -34,7 +35,9 @@ from capyctl.messages import instance as m
 
 _GATE_RACE = Ignored("the gate emptied, or its drain ended, as the state moved on")
 _STARTED = Ignored("the start is over; its task raced what ended it")
-_OTHER_DEADLINE = {m.DeadlineReached: to(*InstanceState, by=s.expire_other)}
+_OTHER_DEADLINE: dict[type, Edge[Instance] | Ignored] = {
+    m.DeadlineReached: to(*InstanceState, by=s.expire_other)
+}
 _MARK: dict[type, Edge[Instance] | Ignored] = {m.Mark: to(*InstanceState, by=d.mark)}
 _NO_EVICT: dict[type, Edge[Instance] | Ignored] = {m.Evict: to(*InstanceState, by=p.cannot_evict)}
 _NO_PARK: dict[type, Edge[Instance] | Ignored] = {m.Park: to(*InstanceState, by=p.refuse_park)}
@@ -100,10 +103,10 @@ TABLE: Table[Instance] = {
         m.LaunchPrepared: to(STARTING, by=s.associate),
         m.LaunchNotPrepared: to(QUEUED, FAILED, by=s.not_prepared),
         m.EngineAnswered: to(READY, by=s.become_ready),
-        m.EngineUnfit: to(STOPPING, by=s.start_failed),
-        m.StepTimedOut: to(STOPPING, by=s.start_failed),
-        m.EngineExited: to(STOPPING, by=s.start_failed),
-        m.DeadlineReached: to(STOPPING, STARTING, by=s.start_failed),
+        m.EngineUnfit: to(STOPPING, by=f.start_failed),
+        m.StepTimedOut: to(STOPPING, by=f.start_failed),
+        m.EngineExited: to(STOPPING, by=f.start_failed),
+        m.DeadlineReached: to(STOPPING, STARTING, by=f.start_failed),
         m.Start: to(STARTING, by=s.join),
         m.Stop: to(STOPPING, by=d.stop_now),
         m.RetryDue: Ignored("the pause was for an attempt that is no more"),
@@ -175,10 +178,10 @@ TABLE: Table[Instance] = {
         **_NO_EVICT,
         **_NO_PARK,
         m.EngineWoken: to(READY, by=s.become_awake),
-        m.EngineBroken: to(STOPPING, by=s.start_failed),
-        m.StepTimedOut: to(STOPPING, by=s.start_failed),
-        m.EngineExited: to(STOPPING, by=s.start_failed),
-        m.DeadlineReached: to(STOPPING, WAKING, by=s.start_failed),
+        m.EngineBroken: to(STOPPING, by=f.start_failed),
+        m.StepTimedOut: to(STOPPING, by=f.start_failed),
+        m.EngineExited: to(STOPPING, by=f.start_failed),
+        m.DeadlineReached: to(STOPPING, WAKING, by=f.start_failed),
         m.Start: to(WAKING, by=s.join),
         m.Stop: to(STOPPING, by=d.stop_now),
     },
@@ -212,8 +215,8 @@ TABLE: Table[Instance] = {
         **_NO_PARK,
         **_OTHER_DEADLINE,
         m.EngineProved: to(READY, by=s.become_proved),
-        m.EngineUnfit: to(STOPPING, by=s.start_failed),
-        m.StepTimedOut: to(STOPPING, by=s.start_failed),
+        m.EngineUnfit: to(STOPPING, by=f.start_failed),
+        m.StepTimedOut: to(STOPPING, by=f.start_failed),
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(RECONCILING, by=s.start_later),
         m.Stop: to(STOPPING, by=d.stop_now),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from capyctl.domain.operations import OperationState
+from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.specs import Charges, Phase
 from capyctl.machines.history import end, end_open, lifecycle_event, moved
 from capyctl.machines.instance import (
@@ -142,7 +142,8 @@ def _ready_again(
 ) -> Step[Instance]:
     assert one.held is not None
     cleared, ended, voided = end_open(one, state, failure=failure)
-    then, done = cleared.then, ()
+    then = cleared.then
+    done: tuple[Operation, ...] = ()
     if then is not None:
         done = (end(then.operation, OperationState.SUCCEEDED),)
     held = attrs.evolve(one.held, phase=Phase.READY)

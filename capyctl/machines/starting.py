@@ -5,17 +5,15 @@ from __future__ import annotations
 import attrs
 
 from capyctl.domain.ids import LaunchId
-from capyctl.domain.launches import LaunchOrder
-from capyctl.domain.operations import OperationState
+from capyctl.domain.launches import LaunchOrder, LaunchRecord
+from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.specs import Phase
 from capyctl.machines.history import end, end_open, moved, one_line
 from capyctl.machines.instance import (
     AskMemory,
-    CancelTasks,
     ChargePhase,
     DeadlineAt,
     Effect,
-    EndEngine,
     Failure,
     FreeMemory,
     Held,
@@ -32,10 +30,7 @@ from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     DeadlineReached,
     EngineAnswered,
-    EngineBroken,
-    EngineExited,
     EngineProved,
-    EngineUnfit,
     EngineWoken,
     LaunchNotPrepared,
     LaunchPrepared,
@@ -44,7 +39,6 @@ from capyctl.messages.instance import (
     ReserveWaits,
     RetryDue,
     Start,
-    StepTimedOut,
 )
 
 ATTEMPTS_MAX = 3
@@ -108,7 +102,7 @@ def already_ready(one: Instance, event: Start, _: Moment) -> Step[Instance]:
 
 def start_later(one: Instance, event: Start, _: Moment) -> Step[Instance]:
     """On its way down: begin once that is settled. A later start replaces an earlier one."""
-    ended = ()
+    ended: tuple[Operation, ...] = ()
     if one.then is not None:
         ended = (end(one.then.operation, OperationState.FAILED, error_code="superseded"),)
     return Step(data=attrs.evolve(one, then=event), operations=ended, effects=deadline_of(event))
@@ -356,7 +350,7 @@ def become_proved(one: Instance, _: EngineProved, moment: Moment) -> Step[Instan
     return _serve(one, one.launch, "reconciled_committed", moment)
 
 
-def _serve(one: Instance, launch: object, kind: str, moment: Moment) -> Step[Instance]:
+def _serve(one: Instance, launch: LaunchRecord, kind: str, moment: Moment) -> Step[Instance]:
     assert one.held is not None
     held = attrs.evolve(one.held, phase=Phase.READY)
     cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
@@ -389,42 +383,3 @@ def wake_now(one: Instance, _: Reserved, moment: Moment) -> Step[Instance]:
     )
     effects = (WakeEngine(one.launch, remaining_s(one, moment)),)
     return moved(one, waking, moment, "restore_armed", operations=(operation,), effects=effects)
-
-
-def start_failed(
-    one: Instance,
-    event: EngineUnfit | EngineExited | StepTimedOut | EngineBroken | DeadlineReached,
-    moment: Moment,
-) -> Step[Instance]:
-    """The engine runs or ran, and will not be ready: end it, then say why.
-
-    Without a process yet (its latch is being made) the launch task's answer is awaited.
-    """
-    if isinstance(event, DeadlineReached) and (
-        one.operation is None or event.operation != one.operation.id
-    ):
-        return expire_other(one, event, moment)
-    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=_why(one, event, moment))
-    grace_s = STOP_GRACE_S if isinstance(event, EngineUnfit | EngineBroken) else 0.0
-    effects: tuple[Effect, ...] = (CancelTasks(),)
-    if one.launch is not None:
-        effects = (*effects, EndEngine(one.launch, grace_s, idle_s=0.0))
-    return moved(one, ending, moment, effects=effects)
-
-
-def _why(one: Instance, event: object, moment: Moment) -> Failure:
-    wakes = one.state is InstanceState.WAKING
-    proves = one.state is InstanceState.RECONCILING
-    code = "wake_failed" if wakes else "not_proven" if proves else "launch_failed"
-    verb = "wake" if wakes else "proof" if proves else "launch"
-    match event:
-        case EngineUnfit(code=found, detail=detail) | EngineBroken(code=found, detail=detail):
-            return Failure(found, f"{verb} failed: {detail}")
-        case EngineExited(how=how):
-            return Failure(
-                code,
-                f"{verb} failed: engine {verb} failed: the engine exited before readiness ({how})",
-            )
-        case _:
-            assert one.order is not None
-            return Failure(code, f"{verb} failed: no answer within the {verb} window")

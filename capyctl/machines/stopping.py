@@ -191,7 +191,7 @@ def stop_also(one: Instance, event: Stop, _: Moment) -> Step[Instance]:
 
     A start that waited for the cleanup is dropped: the stop came after it.
     """
-    dropped = ()
+    dropped: tuple[Operation, ...] = ()
     if one.then is not None:
         code = "stopped_before_initialize_armed"
         dropped = (end(one.then.operation, OperationState.FAILED, error_code=code),)

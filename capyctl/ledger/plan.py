@@ -1,0 +1,247 @@
+"""Where an instance goes, and who must go first. Decides only; changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from capyctl.domain.ids import InstanceId
+from capyctl.domain.specs import Candidate, Charges, Phase
+from capyctl.ledger.ledger import Entry, Ledger, Samples, Shortage, free, hold, shortage
+from capyctl.ledger.victims import Occupant, Victim, after_park, in_order, may_go, parked_room
+
+PLANS_MAX = 4096
+"""Bound on the sets of victims that are looked at for one place."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """A request for the memory of one phase, and where it may be."""
+
+    instance: InstanceId
+    phase: Phase
+    candidates: tuple[Candidate, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Fits:
+    """It fits now. Valid only against ``ledger_version``."""
+
+    ledger_version: int
+    candidate: Candidate
+
+
+@attrs.frozen(kw_only=True)
+class FitsAfter:
+    """It fits once these have gone. Valid only against ``ledger_version``."""
+
+    ledger_version: int
+    candidate: Candidate
+    victims: tuple[Victim, ...]
+
+
+@attrs.frozen(kw_only=True)
+class NoRoom:
+    """It fits nowhere, even with everybody gone who may go now."""
+
+    short: Shortage | None
+    """Of the place that comes nearest; None when there is no place at all."""
+    hopeless: bool
+    """Not even with every unprotected instance gone."""
+
+    @property
+    def reason(self) -> str:
+        return "no_host_fits: no machine can hold it" if self.short is None else str(self.short)
+
+
+Plan: TypeAlias = Fits | FitsAfter | NoRoom
+
+
+def plan(
+    ledger: Ledger,
+    wanted: Wanted,
+    occupants: Mapping[InstanceId, Occupant],
+    *,
+    may_evict: bool,
+    samples: Samples | None = None,
+    beside: Entry | None = None,
+) -> Plan:
+    """The best place for ``wanted``.
+
+    1. A place where it fits as things are: most room left, then by device name.
+    2. Evicting: on the one place with the fewest victims; among those, the ones
+       served elsewhere, then the least recently used.
+    3. No room, with the figures of the place that comes nearest.
+
+    ``beside``: a charge that is promised to somebody else and not booked yet.
+    """
+    place = _place_now(ledger, wanted, samples, beside)
+    if place is not None:
+        return Fits(ledger_version=ledger.version, candidate=place)
+    if may_evict and beside is None:
+        found = _evict(ledger, wanted, occupants, samples)
+        if found is not None:
+            return found
+    return _no_room(ledger, wanted, occupants, samples)
+
+
+def _place_now(
+    ledger: Ledger, wanted: Wanted, samples: Samples | None, beside: Entry | None
+) -> Candidate | None:
+    fitting = []
+    for candidate in wanted.candidates:
+        charges = _with_promise(candidate.charges.of(wanted.phase), candidate, beside)
+        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, samples=samples)
+        if short is None:
+            fitting.append(candidate)
+    return min(fitting, key=lambda c: _rank(ledger, c, wanted), default=None)
+
+
+def _with_promise(charges: Charges, candidate: Candidate, beside: Entry | None) -> Charges:
+    if beside is None or beside.host != candidate.host:
+        return charges
+    return {name: need + beside.charges.get(name, 0) for name, need in charges.items()}
+
+
+def _rank(ledger: Ledger, candidate: Candidate, wanted: Wanted) -> tuple[int, str, str]:
+    charges = candidate.charges.of(wanted.phase)
+    left = min(
+        (
+            ledger.pools[(candidate.host, name)].managed_limit_bytes
+            - ledger.charged_bytes((candidate.host, name), without=wanted.instance)
+            - need
+            for name, need in charges.items()
+            if (candidate.host, name) in ledger.pools
+        ),
+        default=0,
+    )
+    return (-left, candidate.host, candidate.gpu or "")
+
+
+def _evict(
+    ledger: Ledger,
+    wanted: Wanted,
+    occupants: Mapping[InstanceId, Occupant],
+    samples: Samples | None,
+) -> FitsAfter | None:
+    best: tuple[tuple[int, bool, float, str], FitsAfter] | None = None
+    for candidate in wanted.candidates:
+        victims = _victims(ledger, wanted, candidate, occupants, samples)
+        if victims is None:
+            continue
+        going = [occupants[v.instance] for v in victims]
+        rank = (
+            len(victims),
+            any(not o.ready_elsewhere for o in going),
+            max(o.last_used_s for o in going),
+            f"{candidate.host}/{candidate.gpu}",
+        )
+        if best is None or rank < best[0]:
+            found = FitsAfter(ledger_version=ledger.version, candidate=candidate, victims=victims)
+            best = (rank, found)
+    return None if best is None else best[1]
+
+
+def _victims(
+    ledger: Ledger,
+    wanted: Wanted,
+    candidate: Candidate,
+    occupants: Mapping[InstanceId, Occupant],
+    samples: Samples | None,
+) -> tuple[Victim, ...] | None:
+    """The fewest that make room on this place, or None."""
+    charges = candidate.charges.of(wanted.phase)
+    here = [
+        o
+        for o in in_order(occupants.values())
+        if o.instance != wanted.instance
+        and may_go(o)
+        and _touches(ledger.entries.get(o.instance), candidate, charges)
+    ]
+    for chosen in itertools.islice(_sets(here), PLANS_MAX):
+        for stops in (False, True):
+            after, victims = _without(ledger, chosen, stop=stops)
+            short = shortage(
+                after, candidate.host, charges, replaces=wanted.instance, samples=samples
+            )
+            if short is None:
+                return victims
+    return None
+
+
+def _touches(entry: Entry | None, candidate: Candidate, charges: Charges) -> bool:
+    if entry is None or entry.host != candidate.host:
+        return False
+    return any(entry.charges.get(name, 0) > 0 for name in charges)
+
+
+def _sets(occupants: Sequence[Occupant]) -> Iterator[tuple[Occupant, ...]]:
+    for size in range(1, len(occupants) + 1):
+        yield from itertools.combinations(occupants, size)
+
+
+def _without(
+    ledger: Ledger, chosen: Sequence[Occupant], *, stop: bool
+) -> tuple[Ledger, tuple[Victim, ...]]:
+    """The ledger once these have given way; parked where that may be, unless ``stop``."""
+    victims = []
+    for occupant in chosen:
+        entry = ledger.entries[occupant.instance]
+        parks = (
+            not stop
+            and occupant.parks
+            and occupant.state == "ready"
+            and parked_room(ledger, entry, occupant.parked)
+        )
+        if parks:
+            ledger = hold(ledger, after_park(entry, occupant))
+        else:
+            ledger = free(ledger, occupant.instance)
+        windowed = occupant.state == "ready" and not occupant.ready_elsewhere
+        victims.append(Victim(instance=occupant.instance, stop=not parks, windowed=windowed))
+    return ledger, tuple(victims)
+
+
+def _no_room(
+    ledger: Ledger,
+    wanted: Wanted,
+    occupants: Mapping[InstanceId, Occupant],
+    samples: Samples | None,
+) -> NoRoom:
+    nearest: Shortage | None = None
+    hopeless = True
+    bare = ledger
+    for occupant in occupants.values():
+        if not occupant.protected and occupant.instance != wanted.instance:
+            bare = free(bare, occupant.instance)
+    for candidate in wanted.candidates:
+        charges = candidate.charges.of(wanted.phase)
+        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, samples=samples)
+        if short is not None and (nearest is None or _lack(short) < _lack(nearest)):
+            nearest = short
+        if shortage(bare, candidate.host, charges, replaces=wanted.instance) is None:
+            hopeless = False
+    return NoRoom(short=nearest, hopeless=hopeless)
+
+
+def _lack(short: Shortage) -> int:
+    return short.need_bytes - short.available_bytes
+
+
+def commit(ledger: Ledger, wanted: Wanted, found: Fits, *, ask: str) -> Ledger | None:
+    """The ledger with ``found`` booked, or None when it was planned against an older one."""
+    if found.ledger_version != ledger.version:
+        return None
+    before = ledger.entries.get(wanted.instance)
+    entry = Entry(
+        instance=wanted.instance,
+        host=found.candidate.host,
+        phase=wanted.phase,
+        charges=found.candidate.charges.of(wanted.phase),
+        ask=ask,
+        before=before,
+    )
+    return hold(ledger, entry)

@@ -1,0 +1,379 @@
+"""What an operator's action comes to: refused, or accepted with what it sets off.
+
+Numbered cases follow the management contract. Nothing here is committed or sent.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from capyctl.domain.checkpoints import DigestState
+from capyctl.domain.errors import Refused
+from capyctl.domain.events import NewEvent
+from capyctl.domain.ids import OperationId
+from capyctl.domain.operations import OperationKind, OperationState
+from capyctl.domain.specs import Phase, Residency, ResolvedSpec
+from capyctl.machines.deployment import (
+    COMING_UP,
+    EMPTY,
+    GOING_DOWN,
+    PARKING,
+    Deployment,
+    Desired,
+    Picture,
+)
+from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.observed import observed_instance
+from capyctl.machines.setting_off import (
+    Accepted,
+    ToInstance,
+    begin_parks,
+    begin_starts,
+    begin_stops,
+    begins,
+    new_operation,
+)
+from capyctl.machines.table import Moment
+from capyctl.messages.deployment import Act, ActionKind, FitAnswered
+from capyctl.messages.instance import Cause, Mark
+from capyctl.messages.placement import FitQuestion
+
+
+@attrs.frozen(kw_only=True)
+class NeedFit:
+    """Placement must be asked first: would these find room?"""
+
+    questions: tuple[FitQuestion, ...]
+    evict: bool
+
+
+Decision: TypeAlias = NeedFit | Accepted
+
+
+def decide(
+    picture: Picture, action: Act, moment: Moment, *, fit: FitAnswered | None = None
+) -> Decision:
+    """Rule on one action.
+
+    ``fit``: placement's answer to an earlier `NeedFit` of this very action.
+
+    Raises:
+        Refused: with the contract's code; nothing changes.
+    """
+    check_revision(picture.deployment, action.expected_revision)
+    _check_deadline(picture.deployment, action.deadline_at_ms, moment)
+    if action.instance is not None:
+        return _one_instance(picture, action, moment, fit)
+    match action.action:
+        case ActionKind.START:
+            return start(picture, action, moment, fit, indexes=None)
+        case ActionKind.STOP:
+            return stop(picture, action, moment)
+        case ActionKind.PARK:
+            return _park(picture, action, moment)
+        case ActionKind.PREINITIALIZE:
+            return _preinitialize(picture, action, moment)
+        case ActionKind.DELETE:
+            return _delete(picture, moment)
+
+
+def check_revision(deployment: Deployment, expected: int) -> None:
+    if expected != deployment.revision:
+        raise Refused("revision_conflict", "Expected revision does not match")
+
+
+def _check_deadline(deployment: Deployment, deadline_at_ms: int, moment: Moment) -> None:
+    furthest_ms = moment.now_ms + round(deployment.spec.request_deadline_s * 1000)
+    if not moment.now_ms < deadline_at_ms <= furthest_ms:
+        span_s = deployment.spec.request_deadline_s
+        raise Refused(
+            "invalid_request",
+            f"deadline_ms must be in the future and at most {span_s:g} s ahead "
+            f"(timeouts.request_deadline_ms)",
+        )
+
+
+def check_startable(deployment: Deployment) -> ResolvedSpec:
+    """The resolved configuration, once the model's files allow a start. Raises Refused."""
+    digest = deployment.checkpoint
+    if digest.state is DigestState.PENDING:
+        why = f" ({digest.diagnostic}: {digest.detail})" if digest.diagnostic else ""
+        raise Refused(
+            "checkpoint_digest_pending", f"The model's files are still being measured{why}"
+        )
+    if digest.state is DigestState.MISMATCH:
+        raise Refused("checkpoint_mismatch", digest.detail or "The model's files changed")
+    if digest.state is DigestState.UNUSABLE or deployment.resolved is None:
+        raise Refused("checkpoint_unusable", digest.detail or "The model's files do not fit")
+    return deployment.resolved
+
+
+def start(
+    picture: Picture,
+    action: Act,
+    moment: Moment,
+    fit: FitAnswered | None,
+    *,
+    indexes: frozenset[int] | None,
+) -> Decision:
+    """Start stopped instances and wake parked ones; lifts earlier stops.
+
+    1. A stop that is not proven yet, or an instance in doubt: still_stopping.
+    2. Every instance runs: runtime_retained.
+    3. Everything that does not run is on its way: joined.
+    4. Nothing that is to start finds room: capacity_blocked (evicting: not all find room).
+    """
+    resolved = check_startable(picture.deployment)
+    chosen = [one for one in picture.active if indexes is None or one.id.index in indexes]
+    if any(one.state in GOING_DOWN or one.state is InstanceState.UNCERTAIN for one in chosen):
+        raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
+    coming = [one for one in chosen if one.state in COMING_UP or begins(picture, one)]
+    wakes = [
+        one
+        for one in chosen
+        if one not in coming and (one.state is InstanceState.PARKED or one.state in PARKING)
+    ]
+    colds = [one for one in chosen if one not in coming and one.state in EMPTY]
+    if not wakes and not colds:
+        if not coming:
+            raise Refused("runtime_retained", "Every instance is already running")
+        joined = _joined(picture, coming)
+        return Accepted(
+            deployment=_lifted(picture.deployment),
+            tell=_unmark(picture, chosen),
+            answers=joined,
+            joined=True,
+        )
+    if fit is None:
+        questions = (
+            *(_question(one, resolved, Phase.WAKE) for one in wakes),
+            *(_question(one, resolved, Phase.COLD) for one in colds),
+        )
+        return NeedFit(questions=questions, evict=action.evict)
+    wanted = len(wakes) + len(colds)
+    short = not fit.fitting and not coming if not action.evict else len(fit.fitting) < wanted
+    if short and not (not action.evict and len(coming) > 0):
+        raise Refused("capacity_blocked", fit.shortage or "No room for it now")
+    return _accept_start(picture, action, moment, resolved, wakes, colds, fit)
+
+
+def _joined(picture: Picture, coming: list[Instance]) -> OperationId | None:
+    for one in coming:
+        if one.operation is not None:
+            return one.operation.id
+        for operation in picture.accepted(one):
+            return operation.id
+        if one.then is not None:
+            return one.then.operation.id
+    return None
+
+
+def _question(one: Instance, resolved: ResolvedSpec, phase: Phase) -> FitQuestion:
+    held = one.held
+    candidates = resolved.candidates
+    if phase is Phase.WAKE and held is not None:
+        candidates = (held.candidate,)
+    return FitQuestion(index=one.id.index, phase=phase, candidates=candidates)
+
+
+def _lifted(deployment: Deployment) -> Deployment:
+    return attrs.evolve(deployment, operator_stopped=False, desired=Desired.READY)
+
+
+def _unmark(picture: Picture, chosen: list[Instance]) -> tuple[ToInstance, ...]:
+    return tuple(
+        (one.id.index, Mark(operator_stopped=False)) for one in chosen if one.operator_stopped
+    )
+
+
+def _accept_start(
+    picture: Picture,
+    action: Act,
+    moment: Moment,
+    resolved: ResolvedSpec,
+    wakes: list[Instance],
+    colds: list[Instance],
+    fit: FitAnswered,
+) -> Accepted:
+    begun = begin_starts(
+        _lifted(picture.deployment),
+        resolved,
+        (*colds, *wakes),
+        moment,
+        cause=Cause.OPERATOR,
+        deadline_at_ms=action.deadline_at_ms,
+        may_evict=action.evict,
+        switch=fit.switch,
+    )
+    chosen = [*colds, *wakes]
+    return attrs.evolve(
+        begun,
+        tell=(*_unmark(picture, chosen), *begun.tell),
+        victims=fit.victims if action.evict else None,
+        switch=fit.switch if action.evict else None,
+    )
+
+
+def stop(picture: Picture, action: Act, moment: Moment) -> Accepted:
+    """Always accepted. Requests are refused from the commit on."""
+    halted = attrs.evolve(
+        picture.deployment,
+        operator_stopped=True,
+        desired=Desired.STOPPED,
+        restarts=(),
+        preinitialize=None,
+    )
+    everyone = (*picture.active, *picture.retiring)
+    begun = begin_stops(
+        picture, halted, everyone, moment, Cause.OPERATOR, deadline_at_ms=action.deadline_at_ms
+    )
+    operations = begun.operations
+    if picture.deployment.preinitialize is not None:
+        ended = attrs.evolve(
+            picture.deployment.preinitialize,
+            state=OperationState.CANCELLED,
+            reason="the deployment was stopped",
+        )
+        operations = (*operations, ended)
+    if begun.answers is not None:
+        return attrs.evolve(begun, operations=operations)
+    done = new_operation(
+        halted.id,
+        None,
+        OperationKind.CLEANUP,
+        moment,
+        deadline_at_ms=None,
+        state=OperationState.SUCCEEDED,
+    )
+    return attrs.evolve(begun, operations=(*operations, done), answers=done.id)
+
+
+def check_parks(deployment: Deployment) -> None:
+    resolved = deployment.resolved
+    residency = deployment.spec.residency if resolved is None else resolved.residency
+    if residency is Residency.RESTART_ONLY:
+        raise Refused(
+            "unsupported_capability",
+            f"`{deployment.spec.name}` is restart_only: it can be stopped, not parked",
+        )
+
+
+def _park(picture: Picture, action: Act, moment: Moment) -> Accepted:
+    """1. restart_only: unsupported. 2. Ready ones park. 3. Parking already: joined. 4. None."""
+    check_parks(picture.deployment)
+    ready = [one for one in picture.active if one.state is InstanceState.READY]
+    ready = [one for one in ready if not picture.accepted(one)]
+    parked = attrs.evolve(picture.deployment, desired=Desired.PARKED)
+    if ready:
+        return begin_parks(
+            parked, tuple(ready), moment, Cause.OPERATOR, deadline_at_ms=action.deadline_at_ms
+        )
+    for one in picture.active:
+        if one.state in PARKING and one.operation is not None:
+            return Accepted(deployment=parked, answers=one.operation.id, joined=True)
+        for operation in picture.accepted(one):
+            if operation.kind is OperationKind.PARK:
+                return Accepted(deployment=parked, answers=operation.id, joined=True)
+    raise Refused("lifecycle_conflict", "No instance is ready, so none can be parked")
+
+
+def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
+    """Its own operation; each instance in turn is started, checked and parked."""
+    check_parks(picture.deployment)
+    check_startable(picture.deployment)
+    if picture.deployment.preinitialize is not None:
+        open_id = picture.deployment.preinitialize.id
+        return Accepted(deployment=picture.deployment, answers=open_id, joined=True)
+    if any(one.state in GOING_DOWN for one in picture.active):
+        raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
+    operation = new_operation(
+        picture.deployment.id,
+        None,
+        OperationKind.PREINITIALIZE,
+        moment,
+        deadline_at_ms=action.deadline_at_ms,
+        state=OperationState.RUNNING,
+    )
+    begun = attrs.evolve(
+        picture.deployment,
+        operator_stopped=False,
+        desired=Desired.PARKED,
+        preinitialize=operation,
+    )
+    return Accepted(
+        deployment=begun,
+        operations=(operation,),
+        tell=_unmark(picture, list(picture.active)),
+        answers=operation.id,
+    )
+
+
+def _delete(picture: Picture, moment: Moment) -> Accepted:
+    """Only once nothing of it runs, is held, or is under way."""
+    everyone = (*picture.active, *picture.retiring)
+    busy = [one for one in everyone if one.state not in EMPTY or one.held or one.launch]
+    open_ones = [o for o in picture.operations.values() if not o.given_up]
+    if busy or open_ones:
+        what = (
+            f"instance {busy[0].id.index} is {observed_instance(busy[0])}"
+            if busy
+            else (f"operation {open_ones[0].id} is {open_ones[0].state.value}")
+        )
+        raise Refused(
+            "delete_requires_cleanup",
+            f"{what}; stop the deployment and wait until it is stopped",
+        )
+    operation = new_operation(
+        picture.deployment.id,
+        None,
+        OperationKind.DELETE,
+        moment,
+        deadline_at_ms=None,
+        state=OperationState.SUCCEEDED,
+    )
+    given_up = tuple(
+        attrs.evolve(o, state=OperationState.FAILED) for o in picture.operations.values()
+    )
+    told = NewEvent(
+        kind="deployment_deleted",
+        deployment=picture.deployment.id,
+        operation=operation.id,
+        payload={
+            "operation_id": operation.id,
+            "deployment_id": picture.deployment.id,
+            "revision": str(picture.deployment.revision),
+            "session_epoch": str(moment.session_epoch),
+        },
+    )
+    return Accepted(
+        deployment=picture.deployment,
+        operations=(operation, *given_up),
+        events=(told,),
+        answers=operation.id,
+        deleted=True,
+    )
+
+
+def _one_instance(
+    picture: Picture, action: Act, moment: Moment, fit: FitAnswered | None
+) -> Decision:
+    index = action.instance
+    assert index is not None
+    if action.action not in (ActionKind.START, ActionKind.STOP):
+        raise Refused("unsupported_capability", "One instance can only be started or stopped")
+    if index >= picture.deployment.spec.instances:
+        raise Refused("not_found", f"Instance {index} does not exist")
+    if action.action is ActionKind.START:
+        return start(picture, action, moment, fit, indexes=frozenset({index}))
+    one = picture.active[index]
+    begun = begin_stops(
+        picture,
+        picture.deployment,
+        (one,),
+        moment,
+        Cause.OPERATOR,
+        deadline_at_ms=action.deadline_at_ms,
+    )
+    return attrs.evolve(begun, tell=((index, Mark(operator_stopped=True)), *begun.tell))

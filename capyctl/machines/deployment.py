@@ -1,0 +1,163 @@
+"""A deployment: what is remembered of it, and what can be read off its instances."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from capyctl.domain.checkpoints import CheckpointRecord, DigestState
+from capyctl.domain.errors import InferenceRefusal
+from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.operations import Operation, OperationKind
+from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
+from capyctl.machines.instance import Instance, InstanceState
+
+
+class Desired(enum.Enum):
+    """What was last asked for."""
+
+    STOPPED = "stopped"
+    READY = "ready"
+    PARKED = "parked"
+
+
+COMING_UP = frozenset(
+    {
+        InstanceState.QUEUED,
+        InstanceState.STARTING,
+        InstanceState.WAKE_QUEUED,
+        InstanceState.WAKING,
+    }
+)
+GOING_DOWN = frozenset({InstanceState.STOP_DRAIN, InstanceState.STOPPING, InstanceState.CLEANING})
+PARKING = frozenset({InstanceState.PARK_DRAIN, InstanceState.PARKING})
+EMPTY = frozenset({InstanceState.STOPPED, InstanceState.FAILED})
+UNKNOWN = frozenset({InstanceState.UNCERTAIN, InstanceState.RECONCILING})
+
+
+@attrs.frozen(kw_only=True)
+class Restart:
+    """An instance that a replace must bring to the current revision."""
+
+    index: int
+    was_ready: bool
+    """Start it again once stopped; a parked one stays stopped."""
+
+
+@attrs.frozen(kw_only=True)
+class Deployment:
+    """The durable record of one deployment. Its actor is the only writer."""
+
+    id: DeploymentId
+    revision: int = 1
+    generation: int = 0
+    """Counts activations; each start of an instance takes the next."""
+    spec: DeploymentSpec
+    desired: Desired = Desired.STOPPED
+    operator_stopped: bool = False
+    checkpoint: CheckpointRecord = attrs.field(factory=CheckpointRecord)
+    resolved: ResolvedSpec | None = None
+    """None until the files are measured, or when the figures do not work out."""
+    restarts: tuple[Restart, ...] = ()
+    """Left to do of a replace, in order."""
+    preinitialize: Operation | None = None
+    """The preinitialize under way."""
+    created_at_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Picture:
+    """Everything that a decision about one deployment looks at."""
+
+    deployment: Deployment
+    instances: Mapping[int, Instance]
+    """By index, retiring ones included."""
+    operations: Mapping[str, Operation] = attrs.field(factory=dict)
+    """Open operations of this deployment by id, as committed."""
+    waiting_count: int = 0
+    """Requests that wait for it."""
+
+    @property
+    def active(self) -> tuple[Instance, ...]:
+        """Instances that the configuration asks for, by index."""
+        count = self.deployment.spec.instances
+        return tuple(
+            self.instances.get(i) or Instance(id=InstanceId(self.deployment.id, i))
+            for i in range(count)
+        )
+
+    @property
+    def retiring(self) -> tuple[Instance, ...]:
+        """Instances beyond the configured count that are not gone yet."""
+        count = self.deployment.spec.instances
+        return tuple(one for i, one in sorted(self.instances.items()) if i >= count)
+
+    def accepted(self, one: Instance) -> tuple[Operation, ...]:
+        """Open operations of ``one`` that its actor has not taken up yet."""
+        taken = {o.id for o in (one.operation, *one.riders) if o is not None}
+        if one.then is not None:
+            taken.add(one.then.operation.id)
+        return tuple(
+            o
+            for o in self.operations.values()
+            if o.instance == one.id.index and o.id not in taken and not o.given_up
+        )
+
+
+def stopped_refusal(deployment: Deployment) -> InferenceRefusal:
+    name = deployment.spec.name
+    return InferenceRefusal(
+        code="deployment_stopped",
+        message=(
+            f"`{name}` was stopped by an operator. Start it with "
+            f"`capyctl start deployment {name}` (id {deployment.id})."
+        ),
+    )
+
+
+def refusal(picture: Picture) -> InferenceRefusal | None:
+    """Why requests for this model are refused at once; None when they are served or wait.
+
+    1. An operator stopped it, as a whole or every instance.
+    2. Something of it serves, or is on its way: not refused.
+    3. Only an operator's action may start it, and none has.
+    4. Its files are known not to work.
+    5. Every instance is in doubt: waiting would not end that.
+    """
+    deployment = picture.deployment
+    active = picture.active
+    if deployment.operator_stopped:
+        return stopped_refusal(deployment)
+    if active and all(one.operator_stopped for one in active):
+        return stopped_refusal(deployment)
+    states = [one.state for one in active if not one.operator_stopped]
+    if any(s is InstanceState.READY or s in COMING_UP for s in states):
+        return None
+    if picture.operations and any(
+        o.kind in (OperationKind.INITIALIZE, OperationKind.RESTORE) and not o.given_up
+        for o in picture.operations.values()
+    ):
+        return None
+    name = deployment.spec.name
+    if deployment.spec.explicit and not deployment.restarts:
+        return InferenceRefusal(
+            code="deployment_inactive",
+            message=(
+                f"`{name}` is not running, and only an operator starts it "
+                "(lifecycle.activation is explicit)."
+            ),
+        )
+    digest = deployment.checkpoint
+    if digest.state in (DigestState.MISMATCH, DigestState.UNUSABLE):
+        return InferenceRefusal(
+            code="conflict",
+            message=f"`{name}` cannot start: {digest.detail or digest.state.value}.",
+        )
+    if states and all(s in UNKNOWN for s in states):
+        return InferenceRefusal(
+            code="unavailable",
+            message=f"`{name}` is being checked after a disturbance; try again shortly.",
+        )
+    return None
