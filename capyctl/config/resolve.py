@@ -1,0 +1,305 @@
+"""From a complete specification to what it comes to on one machine."""
+
+from __future__ import annotations
+
+import posixpath
+
+import attrs
+
+from capyctl.config.check import check
+from capyctl.config.deployment import DeploymentDocument
+from capyctl.config.document_text import parse_canonical
+from capyctl.config.engine_config import EngineConfig
+from capyctl.config.parsers import choose_parsers, spelled
+from capyctl.config.problems import unsupported
+from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.devices import MachineShape, Profile
+from capyctl.domain.errors import Refused
+from capyctl.domain.ids import GpuId
+from capyctl.domain.specs import (
+    Candidate,
+    DeploymentSpec,
+    EngineSettings,
+    Residency,
+    ResolvedSpec,
+)
+from capyctl.ledger.sizing import size
+from capyctl.ledger.sizing_request import Place, Sized, SizingRequest, Unresolvable
+
+_OTHER_CODES = frozenset({"invalid_config", "missing_system_allocation"})
+_UNCOUNTABLE_OPTIONS = frozenset(
+    {
+        "--override-tensor",
+        "--cpu-moe",
+        "--n-cpu-moe",
+        "--n-cpu-ffn",
+        "--no-kv-offload",
+        "--mlock",
+        "--model-draft",
+        "--spec-draft-model",
+    }
+)
+_LATE_FIELDS = frozenset({"context_length", "max_concurrent_requests"})
+"""Fields that `EngineSettings` has attributes for."""
+
+
+@attrs.frozen(kw_only=True)
+class Resolution:
+    """A resolved deployment, and what the views tell of how it came about."""
+
+    spec: ResolvedSpec
+    notes: tuple[str, ...]
+    parser_sources: tuple[tuple[str, str], ...]
+
+
+def resolve(
+    spec: DeploymentSpec,
+    *,
+    profile: Profile,
+    machine: MachineShape,
+    facts: CheckpointFacts | None,
+    env: dict[str, str] | None = None,
+) -> ResolvedSpec:
+    """Charges, devices, windows and engine settings of ``spec`` on ``machine``. Pure.
+
+    ``facts`` is None until the model's files were measured: the figures are provisional then.
+    ``env`` is the checked environment of profile and document; without it the two are merged
+    as they are, names in capitals.
+
+    Raises:
+        Refused: ``checkpoint_unusable``, ``unsupported_capability`` or ``invalid_config``, with
+            figures; the message has the exact reason (``host_backed_unavailable`` …).
+    """
+    return explain(spec, profile=profile, machine=machine, facts=facts, env=env).spec
+
+
+def explain(
+    spec: DeploymentSpec,
+    *,
+    profile: Profile,
+    machine: MachineShape,
+    facts: CheckpointFacts | None,
+    env: dict[str, str] | None = None,
+) -> Resolution:
+    """As `resolve`, with notes and the sources of the chosen parsers."""
+    document = check(DeploymentDocument, parse_canonical(spec.document), what="deployment")
+    settings = document.engine_config
+    _check_parking(spec, settings)
+    found = size(_request(spec, document, profile, facts), machine)
+    if isinstance(found, Unresolvable):
+        raise _refusal(found)
+    parsers = choose_parsers(
+        spec.family,
+        settings,
+        model_type=facts.model_type if facts is not None else None,
+        measured=facts is not None,
+        profile_args=profile.args,
+    )
+    typed = _typed(spec, settings, found)
+    for field, parser in parsers.items():
+        typed.pop(f"{spec.family}.{field}", None)
+        if parser.name is not None:
+            typed[f"{spec.family}.{field}"] = parser.name
+    resolved = ResolvedSpec(
+        residency=found.residency,
+        engine=_engine(spec, settings, profile, facts, found, typed, env),
+        candidates=tuple(_candidate(machine, place) for place in found.places),
+        windows=found.windows,
+        weights_bytes=facts.weights_bytes if facts is not None else None,
+        provisional=found.provisional,
+    )
+    return Resolution(
+        spec=resolved,
+        notes=found.notes,
+        parser_sources=tuple((field, parser.source) for field, parser in parsers.items()),
+    )
+
+
+def _refusal(found: Unresolvable) -> Refused:
+    if found.token == "checkpoint_unusable":
+        return Refused("checkpoint_unusable", f"`{found.path}`: {found.detail}")
+    if found.token in _OTHER_CODES:
+        token = "" if found.token == "invalid_config" else f"{found.token}: "
+        return unsupported(found.path, token + found.detail)
+    return Refused("unsupported_capability", f"{found.token} at `{found.path}`: {found.detail}")
+
+
+def _check_parking(spec: DeploymentSpec, settings: EngineConfig) -> None:
+    """Quantisations that SGLang cannot reload after a park."""
+    modelopt = (settings.quantization or "").startswith("modelopt")
+    if spec.family != "sglang" or not modelopt or spec.residency is Residency.RESTART_ONLY:
+        return
+    if not _speculates(settings.extra_args):
+        raise Refused(
+            "unsupported_capability",
+            "capability_missing:deep_park at `engine_config.quantization`: such weights cannot "
+            "be parked; deploy them with residency restart_only",
+        )
+
+
+def _request(
+    spec: DeploymentSpec,
+    document: DeploymentDocument,
+    profile: Profile,
+    facts: CheckpointFacts | None,
+) -> SizingRequest:
+    settings, memory = document.engine_config, document.engine_config.memory
+    arguments = (*profile.args, *settings.extra_args)
+    vllm, sglang = settings.vllm, settings.sglang
+    return SizingRequest(
+        family=spec.family,
+        residency=spec.residency,
+        profile_parks=profile.deep_park,
+        weights_bytes=facts.weights_bytes if facts is not None else None,
+        attention=facts.attention if facts is not None else None,
+        attention_refused=facts.attention_refused if facts is not None else None,
+        model_type=facts.model_type if facts is not None else None,
+        kv_cache_bytes=memory.kv_cache,
+        request_bytes=memory.request,
+        startup_bytes=memory.startup,
+        context_length=settings.context_length,
+        concurrency=settings.max_concurrent_requests,
+        dtype=settings.dtype,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        block_tokens=(vllm.block_size_tokens if vllm is not None else None) or 16,
+        pool_tokens=sglang.max_total_tokens if sglang is not None else None,
+        loader=vllm.safetensors_load_strategy if vllm is not None else None,
+        captures_graphs=settings.cuda_graphs is not False,
+        speculative=_speculates(arguments),
+        pads_values=not _flash_attention(arguments),
+        uncountable=_uncountable(settings, arguments),
+        resources=document.resources.declared() if document.resources is not None else None,
+        gpu=_gpu(document),
+        request_deadline_s=spec.request_deadline_s,
+        initialize_s=spec.initialize_s,
+        wake_s=spec.wake_s,
+    )
+
+
+def _gpu(document: DeploymentDocument) -> GpuId | None:
+    named = {device.id for device in document.devices if device.id is not None}
+    if document.resources is not None:
+        named |= document.resources.device_ids()
+    return GpuId(named.pop()) if named else None
+
+
+def _speculates(arguments: tuple[str, ...] | list[str]) -> bool:
+    return any(spelled(token) == "--speculative-algorithm" for token in arguments)
+
+
+def _flash_attention(arguments: tuple[str, ...]) -> bool:
+    pairs = _with_next(arguments)
+    return any(spelled(name) == "--flash-attn" and value == "on" for name, value in pairs)
+
+
+def _with_next(arguments: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Each token and the one after it, which may be its value."""
+    return list(zip(arguments, (*arguments, "")[1:], strict=True))
+
+
+def _uncountable(settings: EngineConfig, arguments: tuple[str, ...]) -> str | None:
+    """A llama.cpp setting that moves weights or cache where they are not counted."""
+    if settings.llamacpp is not None:
+        if settings.llamacpp.n_gpu_layers != "all":
+            return "only some layers are on the GPU"
+        if settings.llamacpp.mmproj_file is not None:
+            return "a projector's memory is not counted"
+    for token, value in _with_next(arguments):
+        name = spelled(token)
+        drafts = name == "--spec-type" and value.startswith("draft")
+        locks = name == "--load-mode" and value == "mlock"
+        if name in _UNCOUNTABLE_OPTIONS or drafts or locks:
+            return f"{name} is given"
+    return None
+
+
+# Engine settings
+
+
+def _engine(
+    spec: DeploymentSpec,
+    settings: EngineConfig,
+    profile: Profile,
+    facts: CheckpointFacts | None,
+    found: Sized,
+    typed: dict[str, str | int | bool],
+    env: dict[str, str] | None,
+) -> EngineSettings:
+    return EngineSettings(
+        profile=profile.name,
+        profile_revision=profile.revision,
+        family=profile.family,
+        executable=profile.executable,
+        model_path=_model_path(spec, settings, facts),
+        served_name=spec.routes[0],
+        context_length=found.context_length,
+        concurrency=found.concurrency,
+        kv_cache_bytes=found.kv_cache_bytes,
+        request_bytes=found.request_bytes,
+        typed=typed,
+        profile_args=profile.args,
+        extra_args=tuple(settings.extra_args),
+        env=_merged(profile, settings) if env is None else env,
+        parks=found.residency is not Residency.RESTART_ONLY,
+        cuda_home=profile.cuda_home,
+    )
+
+
+def _merged(profile: Profile, settings: EngineConfig) -> dict[str, str]:
+    """The deployment's variables win."""
+    pairs = (*profile.env.items(), *settings.env.items())
+    return {name.upper(): value for name, value in pairs}
+
+
+def _model_path(spec: DeploymentSpec, settings: EngineConfig, facts: CheckpointFacts | None) -> str:
+    """The directory; for llama.cpp the file to load, once it is known."""
+    if spec.family != "llamacpp" or spec.model_path.endswith(".gguf"):
+        return spec.model_path
+    named = settings.llamacpp.gguf_file if settings.llamacpp is not None else None
+    measured = facts.weights_file if facts is not None else None
+    file = named or measured
+    return spec.model_path if file is None else posixpath.join(spec.model_path, file)
+
+
+def _typed(
+    spec: DeploymentSpec, settings: EngineConfig, found: Sized
+) -> dict[str, str | int | bool]:
+    """Typed fields by their name in `engine_config`, with the derived ones of the same names."""
+    typed: dict[str, str | int | bool] = {}
+    for name in settings.stated() - _LATE_FIELDS:
+        if name.startswith("memory."):
+            continue
+        value = _value(settings, name)
+        if value is not None:
+            typed[name] = value
+    if spec.family == "llamacpp":
+        typed.setdefault("llamacpp.n_gpu_layers", "all")
+        typed.setdefault("kv_cache_dtype", "f16")
+        projector = typed.get("llamacpp.mmproj_file")
+        if projector is not None:
+            folder = spec.model_path
+            typed["llamacpp.mmproj_file"] = posixpath.join(folder, str(projector))
+    if found.loader is not None:
+        typed["vllm.safetensors_load_strategy"] = found.loader
+    if found.pool_tokens is not None:
+        typed["sglang.max_total_tokens"] = found.pool_tokens
+    if found.static_pool_bytes is not None:
+        typed["sglang.static_pool_bytes"] = found.static_pool_bytes
+    return typed
+
+
+def _value(settings: EngineConfig, name: str) -> str | int | bool | None:
+    block, _, field = name.partition(".")
+    value = getattr(settings, block)
+    found: str | int | bool | None = getattr(value, field) if field else value
+    return found
+
+
+def _candidate(machine: MachineShape, place: Place) -> Candidate:
+    gpu = place.gpu
+    return Candidate(
+        host=machine.host,
+        gpu=gpu.id if gpu is not None else None,
+        gpu_uuid=gpu.uuid if gpu is not None else None,
+        charges=place.charges,
+    )
