@@ -10,7 +10,7 @@ from capyctl.domain.devices import Gpu, MachineShape, MemoryKind
 from capyctl.domain.ids import GpuId
 from capyctl.domain.specs import Phase, PhaseCharges, Residency
 from capyctl.ledger.context_fit import ContextFit, fit_context, llamacpp_window
-from capyctl.ledger.engine_memory import EngineMemory, engine_memory, static_pool_bytes
+from capyctl.ledger.engine_memory import engine_memory, static_pool_bytes
 from capyctl.ledger.phase_charges import declared_charges, derived_charges, main_domain
 from capyctl.ledger.residency import choose_loader, choose_residency
 from capyctl.ledger.sizing_request import (
