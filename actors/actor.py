@@ -182,7 +182,6 @@ class Actor(Generic[M]):
     def _let_go(self, mailbox: Mailbox) -> None:
         """From here on, messages are for the next incarnation."""
         self._reader = None
-        self.timers.close()
         mailbox.reset(ENDED)
         for reply in list(self._owed):
             reply.abandon(ENDED)

@@ -110,7 +110,6 @@ class Child:
         self.settled.set()
         for watcher, message in self._watchers.items():
             watcher.mailbox.put_past_bound(message(failure))
-        self._watchers.clear()
 
     def _next_body(self) -> Body:
         body = self.spec.make()

@@ -245,8 +245,9 @@ class Supervisor:
 
     async def _decide(self, exited: _Exited) -> None:
         child, problem = exited.child, exited.problem
-        if child.gone.is_set() or child.incarnation != exited.incarnation:
-            return  # restarted with others, or removed, since
+        is_past = child.is_pausing or child.incarnation != exited.incarnation
+        if is_past or child.gone.is_set():
+            return  # is restarted with others, or has been, or was removed
         history = child.history.after_failure(trio.current_time())
         if history is None:
             limit = child.spec.limit

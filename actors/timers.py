@@ -89,9 +89,6 @@ class Timers(Generic[M]):
         self._work = work
         self._mailbox = mailbox
 
-    def close(self) -> None:
-        self.cancel_all()
-
     def claim(self, alarm: Alarm) -> bool:
         """Whether this ring still counts; it does so once."""
         if self._alarms.get(alarm.name) is not alarm:

@@ -166,6 +166,21 @@ async def test_a_child_that_never_gets_ready_is_reported(supervisor):
         await supervisor.start_child(ChildSpec("n", lambda: Never("n"), "temporary"))
 
 
+async def test_the_actor_says_how_much_its_mailbox_takes(supervisor):
+    class Small(Actor):
+        def __init__(self):
+            super().__init__("small", capacity=1)
+
+        async def handle(self, message):
+            pass
+
+    ref = await supervisor.start_child(ChildSpec("small", Small))
+    ref.tell("a")
+
+    with pytest.raises(MailboxFull):
+        ref.tell("b")
+
+
 async def test_a_make_that_raises_counts_as_a_failure():
     supervisor = Supervisor(children=[ChildSpec("a", lambda: 1 / 0, limit=RestartLimit(2, 10))])
 
@@ -235,87 +250,6 @@ async def test_failures_far_enough_apart_do_not_escalate(autojump_clock, nursery
         await trio.sleep(10)
 
     assert log.count("a ready") == 6
-
-
-@pytest.mark.parametrize(
-    ("strategy", "again"),
-    [
-        ("one_for_one", ["b down", "b starts", "b ready"]),
-        ("rest_for_one", ["b down", "c down", "b starts", "b ready", "c starts", "c ready"]),
-        (
-            "one_for_all",
-            ["b down", "c down", "a down"]
-            + [f"{name} {what}" for name in "abc" for what in ("starts", "ready")],
-        ),
-    ],
-)
-async def test_whom_a_failure_takes_along(strategy, again, autojump_clock, nursery):
-    log = []
-    supervisor = Supervisor(
-        strategy=strategy, children=[spec(name, log, start_s=1) for name in "abc"]
-    )
-    await nursery.start(supervisor.run)
-    refs = [supervisor.find(name) for name in "abc"]
-    log.clear()
-
-    refs[1].tell("fail")
-    await trio.sleep(60)
-
-    assert log == again
-    assert [supervisor.find(name) for name in "abc"] == refs
-
-
-async def test_a_failure_while_others_start_again_begins_anew(autojump_clock, nursery):
-    """One for all: b fails in its own start during the restart, so all start once more."""
-    log = []
-    broken = [False, True, False]
-
-    class Moody(Worker):
-        async def on_start(self):
-            await super().on_start()
-            if broken and broken.pop(0):
-                raise ZeroDivisionError
-
-    children = [
-        spec("a", log, start_s=1),
-        ChildSpec("b", lambda: Moody("b", log, start_s=1)),
-        spec("c", log, start_s=1),
-    ]
-    supervisor = Supervisor(strategy="one_for_all", children=children)
-    await nursery.start(supervisor.run)
-    log.clear()
-    supervisor.find("c").tell("fail")
-    await trio.sleep(60)
-
-    starts = [line for line in log if line.endswith("starts")]
-    assert starts == [f"{name} starts" for name in ("a", "b", "a", "b", "c")]
-    assert log[-1] == "c ready"
-
-
-async def test_a_temporary_sibling_does_not_come_back(autojump_clock, nursery):
-    log = []
-    children = [spec("a", log), spec("b", log, "temporary")]
-    supervisor = Supervisor(strategy="one_for_all", children=children)
-    await nursery.start(supervisor.run)
-
-    supervisor.find("a").tell("fail")
-    await trio.sleep(1)
-
-    assert supervisor.names == ("a",)
-    assert (log.count("a starts"), log.count("b starts")) == (2, 1)
-
-
-async def test_dynamic_children_take_part_in_a_group_restart(supervisor, nursery):
-    log = []
-    group = Supervisor("group", strategy="one_for_all", children=[spec("a", log)])
-    await nursery.start(group.run)
-    late = await group.start_child(spec("late", log))
-
-    group.find("a").tell("fail")
-    await wait_all_tasks_blocked()
-
-    assert log[-4:] == ["a starts", "a ready", "late starts", "late ready"]
-    assert not late.is_gone
 
 
 async def test_a_supervisor_takes_no_messages(supervisor):

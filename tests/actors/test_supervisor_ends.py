@@ -11,6 +11,7 @@ from actors import (
     RestartLimit,
     Supervisor,
 )
+from actors.body import STOP
 from actors.testing import Probe
 
 
@@ -133,6 +134,20 @@ async def test_stop_soon_lets_a_body_end_a_child_without_waiting(supervisor):
 
     assert ref.is_gone
     assert log[-1] == "a down"
+
+
+async def test_a_child_added_while_all_end_never_runs(autojump_clock, nursery):
+    log = []
+    group = Supervisor(children=[spec("a", log, stop_s=5)])
+    await nursery.start(group.run)
+    group.ref.mailbox.put_system(STOP)
+    await trio.sleep(1)
+
+    late = group.start_soon(spec("late", log))
+    await trio.sleep(10)
+
+    assert log == ["a starts", "a ready", "a down"]
+    assert late.is_gone
 
 
 async def test_a_child_stopped_before_it_ever_ran_is_gone(supervisor):

@@ -17,6 +17,7 @@ from actors import (
 )
 from actors.testing import Probe, run_virtual
 
+ONE = RestartLimit(restarts_max=1, window_s=1000.0)
 NEVER = RestartLimit(restarts_max=0, window_s=1.0)
 
 
@@ -58,6 +59,40 @@ async def test_a_supervisor_that_gave_up_comes_back_with_every_ref(nursery):
     assert starts == ["a", "b", "c", "a", "b", "c"]
     assert [inner.find(name) for name in "abc"] == refs
     assert [await ask(ref, "hello", within_s=1) for ref in refs] == ["hello"] * 3
+
+
+async def test_a_supervisor_that_came_back_counts_anew(nursery):
+    starts = []
+    inner = Supervisor("inner", children=[worker("a", starts, limit=ONE), worker("b", starts)])
+    outer = Supervisor("outer", children=[inner.as_child()])
+    await nursery.start(outer.run)
+
+    for _ in range(3):
+        inner.find("a").tell("fail")
+        await wait_all_tasks_blocked()
+
+    # The second failure was too many and took b along; the third is a first one again.
+    assert starts == ["a", "b", "a", "a", "b", "a"]
+
+
+async def test_a_supervisor_cut_short_keeps_its_children_for_its_return(autojump_clock, nursery):
+    starts = []
+    inner = Supervisor("inner", children=[worker("a", starts)])
+    cut = ChildSpec("inner", lambda: inner, stop_within_s=0.5)
+    outer = Supervisor(
+        "outer", strategy="one_for_all", children=[worker("x", starts, limit=ONE), cut]
+    )
+    await nursery.start(outer.run)
+    ref = inner.find("a")
+    ref.tell("busy")
+    await wait_all_tasks_blocked()
+
+    outer.find("x").tell("fail")
+    await trio.sleep(10)
+
+    assert starts == ["x", "a", "x", "a"]
+    assert inner.find("a") is ref
+    assert await ask(ref, "hello", within_s=1) == "hello"
 
 
 async def test_escalation_goes_all_the_way_up():

@@ -103,6 +103,22 @@ async def test_cancelling_the_block_still_ends_in_order(autojump_clock):
     assert log == ["b", "a"]
 
 
+async def test_cancelling_the_block_cuts_no_message_short(autojump_clock):
+    handled_at_s = []
+
+    class Careful(Actor):
+        async def handle(self, message):
+            await trio.sleep(4)
+            handled_at_s.append(trio.current_time())
+
+    with trio.move_on_after(1):
+        async with open_system([ChildSpec("c", lambda: Careful("c"))]) as system:
+            system.ref("c").tell("x")
+            await trio.sleep_forever()
+
+    assert handled_at_s == [4]
+
+
 async def test_an_end_takes_no_longer_than_allowed(autojump_clock):
     class Stubborn(Actor):
         stop_within_s = 1e6
@@ -110,14 +126,20 @@ async def test_an_end_takes_no_longer_than_allowed(autojump_clock):
         async def handle(self, message):
             await trio.sleep_forever()
 
-    async with open_system([ChildSpec("s", lambda: Stubborn("s"))], stop_within_s=20) as system:
-        system.ref("s").tell("x")
-        await wait_all_tasks_blocked()
+    async def live():
+        floors = [ChildSpec("s", lambda: Stubborn("s"))]
+        async with open_system(floors, stop_within_s=20) as system:
+            system.ref("s").tell("x")
+            await trio.sleep(10)
 
-    assert trio.current_time() == 20
+    await live()
+    assert trio.current_time() == 30
+    with trio.move_on_after(5):
+        await live()
+    assert trio.current_time() == 55
 
 
-async def test_a_root_that_gives_up_cancels_the_block_and_says_why():
+async def test_a_root_that_gives_up_cancels_the_block_and_says_why(autojump_clock):
     log = []
     never = RestartLimit(restarts_max=0, window_s=1)
 
@@ -129,6 +151,7 @@ async def test_a_root_that_gives_up_cancels_the_block_and_says_why():
     with pytest.raises(RestartsExceeded, match="b ended again"):
         await live()
 
+    assert trio.current_time() == 0
     assert log == ["b", "a"]
 
 
