@@ -1,13 +1,16 @@
 """Ports: each to one engine, none that a stranger listens on, none again at once."""
 
+import os
 import socket
 
 import pytest
 
 from capyctl.launch.addresses import PortLeases, PortsExhausted
 
-FIRST, LAST = 18_740, 18_744
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+FIRST = 18_740 + 10 * WORKER
 """Below the ephemeral range, so that no outgoing connection is there by chance."""
+LAST = FIRST + 4
 
 
 def listener(port, address="127.0.0.1"):

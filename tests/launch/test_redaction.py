@@ -120,6 +120,22 @@ def test_a_secret_in_pieces_is_never_shown(secret, before, after, cuts):
     assert not out or out.endswith(b"\n")
 
 
+pieces_of_lines = st.sampled_from(
+    [
+        *("api_key", "token", "=", ":", " ", "'", '"', "Bearer ", "Authorization", "http://"),
+        *("u:p@h", "/", "?", "#", REDACTED, "hf_Abc1234567", "\n", ",", "--", "\\", "1" * 50 + "a"),
+        *("None", "\x1b[", "m", "abc"),
+    ]
+)
+
+
+@given(line=st.lists(pieces_of_lines, max_size=14).map("".join))
+def test_twice_is_the_same_as_once(line):
+    redactor = Redactor(["abc"])
+    once = redactor.redact(line)
+    assert redactor.redact(once) == once
+
+
 @given(data=st.binary(max_size=400), cuts=st.lists(st.integers(0, 400), max_size=6))
 def test_pieces_make_no_difference(data, cuts):
     whole = LineScrubber(Redactor(["abc"]))
@@ -145,6 +161,14 @@ def test_a_secret_where_a_long_line_is_cut_is_not_shown(lead, chunk):
     assert b"more bytes]" in first
     assert len(first) < LINE_BYTES_MAX + 100
     assert b"sesa" not in first
+
+
+def test_a_line_that_shrinks_does_not_show_half_a_secret_at_its_cut():
+    secret = "sesame!opens!this!door!of!the!mountain!" + "!"
+    out = LineScrubber(Redactor([secret])).feed(b"." + secret.encode() * 3000 + b"\n")
+
+    assert b"<redacted>" in out
+    assert b"sesa" not in out
 
 
 def test_pieces_around_a_gap_are_dropped():
