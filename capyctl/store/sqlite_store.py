@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from capyctl.contracts.store import (
 from capyctl.domain.events import Receipt
 from capyctl.store import rows
 from capyctl.store.batch import encode
-from capyctl.store.connection import Opened, open_database
+from capyctl.store.connection import Opened, is_damage, open_database
+from capyctl.store.errors import StoreCorrupt
 from capyctl.store.reader import ReadPool
 from capyctl.store.retention import Retention
 from capyctl.store.schema import STEPS, Step
@@ -116,7 +118,13 @@ class SqliteStore:
             StoreUnusable: a record cannot be read.
             StoreBroken: the file cannot be read.
         """
-        return await self._reads.read(rows.read_stored)
+        try:
+            return await self._reads.read(rows.read_stored)
+        except StoreBroken as problem:
+            cause = problem.__cause__
+            if isinstance(cause, sqlite3.Error) and is_damage(cause):
+                raise StoreCorrupt(self._path, str(cause)) from cause
+            raise
 
     async def commit(self, change: Change) -> Committed:
         """As `contracts.store.Store.commit`. A task that is cancelled already stores nothing.

@@ -21,6 +21,7 @@ def test_keys_are_sorted_and_nothing_is_spaced():
     assert canonical_json({"b": [1, None], "a": {"é": True}}) == '{"a":{"é":true},"b":[1,null]}'
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_it_reads_back_and_does_not_depend_on_order(value):
     text = canonical_json(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 
 import pytest
@@ -75,16 +76,22 @@ async def test_a_file_that_is_no_database_is_refused_with_advice(tmp_path):
     assert "backup" in message
 
 
-async def test_damaged_pages_are_found_by_the_load(tmp_path):
+@pytest.mark.parametrize("table", ["meta", "events", "deployments", "operations"])
+async def test_a_damaged_page_is_found_before_anything_is_built_on_it(tmp_path, table):
     async with opened(tmp_path) as store:
-        for number in range(200):
-            await store.commit(accepted(number))
-    whole = bytearray(database(tmp_path).read_bytes())
-    whole[4096:] = b"\xa5" * (len(whole) - 4096)
+        await store.commit(accepted(1))
+    connection = sqlite3.connect(database(tmp_path))
+    (page,) = connection.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+    ).fetchone()
+    connection.close()
     with database(tmp_path).open("r+b") as file:
-        file.write(whole)
+        file.seek((page - 1) * 4096)
+        file.write(b"\xa5" * 4096)
 
-    assert "backup" in await refused(tmp_path, StoreCorrupt)
+    message = await refused(tmp_path, StoreCorrupt)
+    assert str(database(tmp_path)) in message
+    assert "backup" in message
 
 
 async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):

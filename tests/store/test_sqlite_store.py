@@ -183,7 +183,7 @@ async def test_closing_writes_what_was_accepted_even_when_cancelled(tmp_path):
                     nursery.start_soon(store.commit, accepted(number))
                 await wait_all_tasks_blocked()
                 scope.cancel()
-                threading.Timer(0.05, blocker.open).start()
+                trio.lowlevel.spawn_system_task(open_when_all_wait, blocker)
 
     assert not database(tmp_path).with_name("srv.sqlite3-wal").exists()
     async with opened(tmp_path) as store:
@@ -233,6 +233,11 @@ async def test_old_ended_operations_are_deleted_in_time(tmp_path):
     (count,) = rows.execute("SELECT count(*) FROM operations").fetchone()
     rows.close()
     assert 1000 <= count <= 1000 + 256
+
+
+async def open_when_all_wait(blocker) -> None:
+    await wait_all_tasks_blocked()
+    blocker.open()
 
 
 def spin_until(condition) -> None:
