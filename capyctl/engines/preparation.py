@@ -8,9 +8,8 @@ from pathlib import Path
 
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines.arguments import check_real_paths, paths_in
+from capyctl.engines.installations import LLAMA_SYSTEM_CONFIG
 from capyctl.engines.surroundings import Surroundings
-
-LLAMA_SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
 
 
 class NotPrepared(Exception):

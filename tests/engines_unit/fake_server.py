@@ -43,9 +43,15 @@ class FakeServer:
     handler: Handler
     port: int = 0
     asked: list[Asked] = attrs.field(factory=list)
+    _heard: trio.Event = attrs.field(factory=trio.Event)
 
     def count(self, method: str, path: str) -> int:
         return sum(1 for one in self.asked if (one.method, one.path) == (method, path))
+
+    async def wait_asked(self, method: str, path: str, times: int) -> None:
+        """Until this was asked so many times; the test's own bound ends it."""
+        while self.count(method, path) < times:
+            await self._heard.wait()
 
     def calls(self) -> list[str]:
         """``POST /wake_up?tags=weights`` and so on, in order."""
@@ -93,6 +99,8 @@ class FakeServer:
             body=body,
         )
         self.asked.append(asked)
+        self._heard.set()
+        self._heard = trio.Event()
         told = self.handler(asked)
         if not isinstance(told, Told):
             told = await told

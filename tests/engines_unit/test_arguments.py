@@ -209,7 +209,7 @@ def test_host_fixed_arguments():
         ("llamacpp", ["--ctx-size", "1"]),
         ("llamacpp", ["--no-slots"]),
     ):
-        with pytest.raises(ValueError, match="^args: "):
+        with pytest.raises(ValueError, match=r"^args: "):
             check_profile_args(family, args)
 
 

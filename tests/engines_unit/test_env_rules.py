@@ -72,7 +72,7 @@ def test_document_and_command_line_do_not_overlap():
     ],
 )
 def test_shapes(env):
-    with pytest.raises(ValueError, match="^env"):
+    with pytest.raises(ValueError, match=r"^env"):
         check_env("vllm", env)
 
 

@@ -43,7 +43,7 @@ def test_a_time_after_the_value_is_taken_and_left_alone():
 
 @pytest.mark.parametrize("line", ["m", "m x", "m 1 2 3", 'm{a="1 2', "m{a=1} 2", 'm{"a"} 1'])
 def test_malformed_lines_of_a_wanted_metric_are_refused(line):
-    with pytest.raises(ValueError, match="^m: "):
+    with pytest.raises(ValueError, match=r"^m: "):
         read_metrics(line, {"m"})
 
 

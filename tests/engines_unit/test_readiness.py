@@ -37,14 +37,11 @@ async def test_loading_and_hang_ups_are_waited_out(serve):
     server = await serve(engine)
 
     async def come_up():
-        while server.count("GET", "/health") < 1:
-            await trio.sleep(0.01)
+        await server.wait_asked("GET", "/health", 1)
         engine.overrides = {"GET /health": Told(status=503)}
-        while server.count("GET", "/health") < 3:
-            await trio.sleep(0.01)
+        await server.wait_asked("GET", "/health", 3)
         engine.overrides = {CHAT: Told(status=503)}
-        while server.count("POST", "/v1/chat/completions") < 2:
-            await trio.sleep(0.01)
+        await server.wait_asked("POST", "/v1/chat/completions", 2)
         engine.overrides = {}
 
     async with trio.open_nursery() as nursery:

@@ -130,7 +130,7 @@ def test_host_fixed_sequences_are_left_to_the_profile():
 
 
 def test_an_option_comes_once():
-    with pytest.raises(ValueError, match="^--block_size is on the command line twice"):
+    with pytest.raises(ValueError, match=r"^--block_size is on the command line twice"):
         render(typed={"vllm.block_size_tokens": 32}, profile_args=("--block_size=16",))
 
 

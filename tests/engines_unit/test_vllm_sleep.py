@@ -110,8 +110,7 @@ async def test_a_busy_engine_is_parked_once_its_gauges_fall(serve):
     server = await serve(engine)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(VLLM.park, control(server.port, level=1))
-        while server.count("GET", "/metrics") < 2:
-            await trio.sleep(0.01)
+        await server.wait_asked("GET", "/metrics", 2)
         assert server.count("POST", "/sleep") == 0
         engine.running = 0
     assert server.count("POST", "/sleep") == 1
