@@ -116,6 +116,8 @@ class DeploymentSpec:
     """Absolute path on the machine that runs it."""
     expected_digest: str | None
     """``sha256:…`` when the document states one."""
+    weights_file: str | None = None
+    """The GGUF file to load, relative to the model's directory, when the document names one."""
     residency: Residency | None
     """None: chosen by the machine's memory shape."""
     explicit: bool = False

@@ -10,8 +10,9 @@ import attrs
 
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
+from capyctl.domain.victims import Victim
 from capyctl.ledger.ledger import Entry, Ledger, Samples, Shortage, free, hold, shortage
-from capyctl.ledger.victims import Occupant, Victim, after_park, in_order, may_go, parked_room
+from capyctl.ledger.victims import Occupant, after_park, in_order, may_go, parked_room
 
 PLANS_MAX = 4096
 """Bound on the sets of victims that are looked at for one place."""

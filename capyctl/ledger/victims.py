@@ -30,17 +30,6 @@ class Occupant:
     """What it would be charged once parked."""
 
 
-@attrs.frozen(kw_only=True)
-class Victim:
-    """One instance to be moved out of the way, and how."""
-
-    instance: InstanceId
-    stop: bool
-    """Stop it: it cannot park, or parked it would still be in the way."""
-    windowed: bool
-    """It is its deployment's last ready instance: the admission window goes first."""
-
-
 def may_go(occupant: Occupant) -> bool:
     """Never warm, explicit or waited for; only what is settled."""
     settled = occupant.state in ("ready", "parked")

@@ -7,6 +7,7 @@ Rule 2: no clock, no chance, no I/O. Time and names come in with `Moment`.
 
 from __future__ import annotations
 
+from capyctl.domain.operations import Operation
 from capyctl.machines import failing as f
 from capyctl.machines import parking as p
 from capyctl.machines import starting as s
@@ -243,4 +244,13 @@ def step(one: Instance, event: object, moment: Moment) -> Step[Instance]:
     ask = getattr(event, "ask", None)
     if ask is not None and ask != one.ask:
         return Step(data=one)
+    operation = getattr(event, "operation", None)
+    if isinstance(operation, Operation) and _known(one, operation):
+        return Step(data=one)
     return walk(TABLE, one, event, moment)
+
+
+def _known(one: Instance, operation: Operation) -> bool:
+    """Told before: a message can be told again after a crash of the one who sent it."""
+    held = [o.id for o in (one.operation, *one.riders) if o is not None]
+    return operation.id in held

@@ -9,7 +9,7 @@ import attrs
 
 from capyctl.domain.events import NewEvent
 from capyctl.domain.ids import HostId, InstanceId, SwitchId
-from capyctl.ledger.victims import Victim
+from capyctl.domain.victims import Victim
 
 
 class SwitchState(enum.Enum):

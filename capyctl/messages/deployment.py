@@ -75,6 +75,10 @@ class InstanceChanged:
     cause: Cause | None
     ended: tuple[str, ...] = ()
     """Operations that ended with it."""
+    start_failed: bool = False
+    """A start or wake failed, or was given up, in this very change."""
+    moved: bool = True
+    """Its state is another one than before."""
 
 
 @attrs.frozen(kw_only=True)

@@ -238,6 +238,14 @@ class EndUnproven:
 
 
 @attrs.frozen(kw_only=True)
+class LeaseUnproven:
+    """A request ended without the engine having shown it. From: the data plane."""
+
+    generation: int
+    why: str
+
+
+@attrs.frozen(kw_only=True)
 class RetryDue:
     """The pause after a failed attempt is over. From: our own timer."""
 
@@ -274,6 +282,7 @@ InstanceMessage: TypeAlias = (
     | EngineProved
     | GroupGone
     | EndUnproven
+    | LeaseUnproven
     | RetryDue
     | DeadlineReached
 )

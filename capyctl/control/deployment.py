@@ -1,0 +1,415 @@
+"""The deployment actor: accepts actions, serves demand, and leads its instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, assert_never
+
+import attrs
+import trio
+
+from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
+from capyctl.contracts.checkpoints import Unmeasurable
+from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
+from capyctl.control.instance import InstanceActor, InstanceNeeds
+from capyctl.control.replies import answer, fail
+from capyctl.control.surroundings import World
+from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.errors import Refused
+from capyctl.domain.events import Receipt
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
+from capyctl.domain.receipts import action_receipt, configuration_receipt
+from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
+from capyctl.machines.actions import NeedFit, decide
+from capyctl.machines.checkpoint import measured, unmeasured
+from capyctl.machines.deployment import Deployment, Picture, refusal
+from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.progress import activation_refusal, progress
+from capyctl.machines.recovering import lost_messages
+from capyctl.machines.replacing import decide_replace
+from capyctl.machines.setting_off import Accepted
+from capyctl.messages import deployment as m
+from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
+from capyctl.messages.placement import AskFit, Occupy
+
+STEPS_MAX = 64
+"""Bound on the steps that one message may set off; more would be a loop in the rules."""
+MEASURE_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
+
+
+class Resolver(Protocol):
+    """Fits a specification to the machines, once the files are measured."""
+
+    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts) -> ResolvedSpec:
+        """Raises Refused(checkpoint_unusable …) when the figures do not work out."""
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentNeeds:
+    """Beside the world: who this deployment talks to."""
+
+    world: World
+    placement: Ref[Any]
+    catalogue: Ref[Any]
+    instances: Supervisor
+    resolve: Resolver
+    measure_host: HostId
+    """The host whose files are measured."""
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """An accepted-in-principle action that waits for placement's answer."""
+
+    action: m.Act
+    reply: ReplyTo | None
+
+
+class DeploymentActor(Actor[m.DeploymentMessage]):
+    """One deployment. Decisions are in `machines`; this commits and tells."""
+
+    def __init__(self, id: DeploymentId, needs: DeploymentNeeds) -> None:
+        super().__init__(f"deployment/{id}", capacity=1024)
+        self.id = id
+        self._needs = needs
+        self._world = needs.world
+        self._directory = needs.world.directory
+        self._asked: dict[str, Asked] = {}
+        self._claims: dict[str, tuple[m.Replace, ReplyTo | None]] = {}
+        self._measuring: trio.CancelScope | None = None
+
+    @property
+    def data(self) -> Deployment:
+        """The committed record."""
+        return self._directory.deployments[self.id]
+
+    async def on_start(self) -> None:
+        admission = self._directory.admission(self.id)
+        admission.on_stranded = self._stranded
+        admission.take_nudge()
+        for index in range(self.data.spec.instances):
+            self._instance_ref(index)
+        for index in self._directory.instances.get(self.id, {}):
+            self._instance_ref(index)
+        self._tell_again()
+        self._measure()
+        await self._go_on()
+
+    async def handle(self, message: m.DeploymentMessage) -> None:
+        match message:
+            case m.Act():
+                await self._act(message, self.reply_to(), None)
+            case m.FitAnswered():
+                asked = self._asked.pop(message.request, None)
+                if asked is not None:
+                    await self._act(asked.action, asked.reply, message)
+            case m.Replace():
+                self._claim(message)
+            case m.RoutesGranted():
+                await self._replace(message)
+            case m.RoutesRefused():
+                self._refuse_claim(message)
+            case m.InstanceChanged():
+                self._instance_changed(message)
+            case m.CheckpointMeasured() | m.CheckpointUnmeasured():
+                await self._checkpoint(message)
+            case m.DemandArose():
+                self._directory.admission(self.id).take_nudge()
+            case m.LookAgain():
+                pass
+            case _:
+                assert_never(message)
+        if self.id in self._directory.deployments:
+            await self._go_on()
+
+    # -- what is read ------------------------------------------------------------------------
+
+    def picture(self) -> Picture:
+        return Picture(
+            deployment=self.data,
+            instances=self._directory.instances.get(self.id, {}),
+            operations=self._directory.open_operations.get(self.id, {}),
+            waiting_count=self._directory.admission(self.id).waiting_count,
+        )
+
+    def _stranded(self) -> None:
+        self._world.tell(self.ref, m.DemandArose())
+
+    # -- actions -----------------------------------------------------------------------------
+
+    async def _act(self, action: m.Act, reply: ReplyTo | None, fit: m.FitAnswered | None) -> None:
+        moment = self._world.moment()
+        try:
+            decision = decide(self.picture(), action, moment, fit=fit)
+        except Refused as refused:
+            fail(reply, refused)
+            return
+        if isinstance(decision, NeedFit):
+            request = self._world.ids.ulid()
+            self._asked[request] = Asked(action=action, reply=reply)
+            self._world.tell(
+                self._needs.placement,
+                AskFit(
+                    request=request,
+                    deployment=self.id,
+                    questions=decision.questions,
+                    evict=decision.evict,
+                ),
+            )
+            return
+        response = action_receipt(
+            self.id,
+            decision.answers,
+            revision=decision.deployment.revision,
+            joined=decision.joined,
+            instance=action.instance,
+            victims=decision.victims,
+            switch=decision.switch,
+        )
+        await self._accept(decision, action.receipt, response, reply)
+
+    async def _accept(
+        self, accepted: Accepted, key: m.ReceiptKey, response: str, reply: ReplyTo | None
+    ) -> None:
+        receipt = Receipt(
+            scope=key.scope, key=key.key, fingerprint=key.fingerprint, response=response
+        )
+        try:
+            await self._commit(accepted, receipt)
+        except ReceiptTaken as taken:
+            # Two equal requests at the same moment: one was first, both get its answer.
+            if taken.receipt.fingerprint == key.fingerprint:
+                answer(reply, taken.receipt.response)
+            else:
+                fail(reply, Refused("idempotency_conflict", "The key belongs to another change"))
+        except StoreBroken:
+            fail(reply, Refused("internal", "The change could not be stored"))
+        else:
+            answer(reply, response)
+
+    async def _commit(self, accepted: Accepted, receipt: Receipt | None = None) -> None:
+        """Make it durable, then tell those it is for."""
+        puts = (*accepted.operations,)
+        deleted = self.id if accepted.deleted else None
+        await self._world.store.commit(
+            Change(
+                puts=puts if accepted.deleted else (accepted.deployment, *puts),
+                removes=accepted.removes,
+                deleted=deleted,
+                receipt=receipt,
+                events=accepted.events,
+            )
+        )
+        for index, message in accepted.tell:
+            self._world.tell(self._instance_ref(index), message)
+        for gone in accepted.removes:
+            self._forget(gone)
+        if accepted.deleted:
+            self._delete()
+
+    def _delete(self) -> None:
+        for instance in list(self._directory.instance_refs):
+            if instance.deployment == self.id:
+                self._forget(instance)
+        self._world.tell(self._needs.catalogue, Deleted(deployment=self.id))
+        self.stop()
+
+    def _forget(self, instance: InstanceId) -> None:
+        self._world.tell(self._needs.placement, _gone(instance))
+        self._needs.instances.stop_soon(f"instance/{instance}")
+        self._directory.forget_instance(instance)
+
+    # -- replace -----------------------------------------------------------------------------
+
+    def _claim(self, message: m.Replace) -> None:
+        """Names and routes first: only the catalogue gives them out."""
+        claim = self._world.ids.ulid()
+        self._claims[claim] = (message, self.reply_to())
+        self._world.tell(
+            self._needs.catalogue,
+            ClaimRoutes(
+                claim=claim,
+                deployment=self.id,
+                name=message.spec.name,
+                routes=message.spec.routes,
+            ),
+        )
+
+    def _refuse_claim(self, message: m.RoutesRefused) -> None:
+        _, reply = self._claims.pop(message.claim)
+        text = f"`{message.route}` already belongs to another deployment"
+        fail(reply, Refused("route_conflict", text))
+
+    async def _replace(self, granted: m.RoutesGranted) -> None:
+        message, reply = self._claims.pop(granted.claim)
+        moment = self._world.moment()
+        try:
+            accepted = decide_replace(self.picture(), message, moment)
+        except Refused as refused:
+            fail(reply, refused)
+        else:
+            assert accepted.answers is not None
+            response = configuration_receipt(
+                self.id,
+                accepted.answers,
+                revision=accepted.deployment.revision,
+                checkpoint_digest=accepted.deployment.checkpoint.state.value,
+            )
+            await self._accept(accepted, message.receipt, response, reply)
+        spec = self.data.spec
+        self._world.tell(
+            self._needs.catalogue,
+            KeepRoutes(deployment=self.id, name=spec.name, routes=spec.routes),
+        )
+        self._measure()
+        for index in range(spec.instances):
+            self._instance_ref(index)
+
+    # -- the model's files -------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        """Measure in the background unless this revision's files are on record."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            self._measuring = None
+        data = self.data
+        if data.checkpoint.facts is not None and data.resolved is not None:
+            return
+        self._measuring = self.spawn(self._measure_files, data.revision, data.spec)
+
+    async def _measure_files(self, revision: int, spec: DeploymentSpec) -> None:
+        host = self._world.hosts[self._needs.measure_host]
+        attempt = 0
+        while True:
+            try:
+                facts = await host.measure(spec.model_path, weights_file=spec.weights_file)
+            except Unmeasurable as problem:
+                told = m.CheckpointUnmeasured(
+                    revision=revision, diagnostic=problem.diagnostic, detail=problem.detail
+                )
+                self._world.tell(self.ref, told)
+            else:
+                self._world.tell(self.ref, m.CheckpointMeasured(revision=revision, facts=facts))
+                return
+            await trio.sleep(MEASURE_PAUSES_S[min(attempt, len(MEASURE_PAUSES_S) - 1)])
+            attempt += 1
+
+    async def _checkpoint(self, message: m.CheckpointMeasured | m.CheckpointUnmeasured) -> None:
+        if message.revision != self.data.revision:
+            return
+        if isinstance(message, m.CheckpointUnmeasured):
+            after = unmeasured(self.data, message.diagnostic, message.detail)
+        else:
+            after = measured(self.data, message.facts, self._resolve)
+        if after != self.data:
+            await self._store_quietly(Accepted(deployment=after))
+
+    def _resolve(self, facts: CheckpointFacts) -> ResolvedSpec:
+        return self._needs.resolve(self.data.spec, facts)
+
+    # -- instances ---------------------------------------------------------------------------
+
+    def _instance_ref(self, index: int) -> Ref[Any]:
+        """The instance's actor, started at first use."""
+        id = InstanceId(self.id, index)
+        found = self._directory.instance_refs.get(id)
+        if found is not None:
+            return found
+        needs = InstanceNeeds(
+            world=self._world, placement=self._needs.placement, deployment=self.ref
+        )
+        ref = self._needs.instances.start_soon(
+            ChildSpec(name=f"instance/{id}", make=_maker(id, needs))
+        )
+        self._directory.instance_refs[id] = ref
+        return ref
+
+    def _tell_again(self) -> None:
+        """Accepted work that no instance has taken up: its message was lost with a crash."""
+        for index, message in lost_messages(self.picture()):
+            self._world.tell(self._instance_ref(index), message)
+
+    def _instance_changed(self, message: m.InstanceChanged) -> None:
+        if message.moved:
+            self._tell_occupancy()
+        if not message.start_failed:
+            return
+        picture = self.picture()
+        if any(one.state is InstanceState.READY for one in picture.active):
+            return
+        one = self._directory.instance(message.instance)
+        if one.failure is not None:
+            answer = activation_refusal(self.data.spec.name, one.failure)
+            self._directory.admission(self.id).refuse_waiting(answer)
+
+    def _tell_occupancy(self) -> None:
+        """What placement may do with these instances to make room for others."""
+        picture = self.picture()
+        spec = self.data.spec
+        ready = [one for one in picture.active if one.state is InstanceState.READY]
+        for one in (*picture.active, *picture.retiring):
+            elsewhere = any(other.id != one.id for other in ready)
+            self._world.tell(self._needs.placement, _occupancy(one, spec, elsewhere))
+
+    # -- going on ----------------------------------------------------------------------------
+
+    async def _go_on(self) -> None:
+        """Take every step that the rules ask for now; each is committed before the next."""
+        for _ in range(STEPS_MAX):
+            self._set_admission()
+            step = progress(self.picture(), self._world.moment())
+            if step is None:
+                return
+            if not await self._store_quietly(step):
+                return
+        raise AssertionError(f"{self.id}: more than {STEPS_MAX} steps in a row")
+
+    def _set_admission(self) -> None:
+        admission = self._directory.admission(self.id)
+        answer = refusal(self.picture())
+        admission.refusal = answer
+        if answer is not None and admission.waiting_count:
+            admission.refuse_waiting(answer)
+
+    async def _store_quietly(self, accepted: Accepted) -> bool:
+        try:
+            await self._commit(accepted)
+        except StoreBroken:
+            self._world.log("deployment_change_not_stored", deployment=self.id)
+            return False
+        return True
+
+
+def _maker(id: InstanceId, needs: InstanceNeeds) -> Callable[[], InstanceActor]:
+    """Makes the actor, again after a failure; only the first one meets a fresh daemon."""
+    made = False
+
+    def make() -> InstanceActor:
+        nonlocal made
+        actor = InstanceActor(id, needs, first=not made)
+        made = True
+        return actor
+
+    return make
+
+
+def _occupancy(one: Instance, spec: DeploymentSpec, elsewhere: bool) -> Occupy:
+    parks = one.order is not None and one.order.windows.wake_s is not None
+    return Occupy(
+        instance=one.id,
+        state=one.state.value,
+        parks=parks,
+        protected=spec.warm or spec.explicit,
+        ready_elsewhere=elsewhere,
+    )
+
+
+def _gone(instance: InstanceId) -> Occupy:
+    return Occupy(
+        instance=instance,
+        state="stopped",
+        parks=False,
+        protected=False,
+        ready_elsewhere=False,
+        gone=True,
+    )

@@ -1,0 +1,254 @@
+"""This machine as a host: adapters for processes, engines, memory and files, put together."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import attrs
+import trio
+
+from capyctl.contracts.checkpoints import Checkpoints
+from capyctl.contracts.engines import Control, Family, LaunchKeys, NotReady, ParkRefused
+from capyctl.contracts.gpus import Machine
+from capyctl.contracts.host import EndOutcome, LaunchRefused, ParkProof
+from capyctl.contracts.processes import Command, Processes, SpawnFailed
+from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
+from capyctl.domain.identity import ExitStatus
+from capyctl.domain.ids import DomainName, LaunchId
+from capyctl.domain.launches import Endpoint, LaunchOrder, LaunchRecord
+from capyctl.domain.specs import Residency
+
+PARK_PROOF_S = 30.0
+"""How long freed memory may take to show after a park."""
+PARK_POLL_S = 0.1
+IDLE_POLL_S = 0.25
+PROOF_S = 5.0
+FREED_SHARE_MIN = 0.5
+"""A park that frees less than this share of what the engine used has not parked."""
+
+
+class Ports(Protocol):
+    """Leases of loopback ports; a port that a stranger listens on is never given."""
+
+    def lease(self) -> int:
+        """Raises OSError with the range when every port is taken."""
+
+    def reserve(self, port: int) -> None: ...
+
+    def release(self, port: int) -> None: ...
+
+
+def launch_keys(secret: bytes, launch: LaunchId) -> LaunchKeys:
+    """The keys of one launch, derived so that they need not be stored.
+
+    HMAC-SHA256 of the launch id and the key's purpose under an owner-only secret: as
+    unguessable as random ones, and known again after a restart.
+    """
+
+    def derive(purpose: str) -> str:
+        return hmac.new(secret, f"{purpose}:{launch}".encode(), hashlib.sha256).hexdigest()
+
+    return LaunchKeys(inference=derive("inference"), admin=derive("admin"))
+
+
+@attrs.define(eq=False, kw_only=True)
+class LocalHost:
+    """Implements `contracts.host.Host` on this machine."""
+
+    machine: Machine
+    machine_shape: MachineShape
+    processes: Processes
+    families: Mapping[str, Family]
+    checkpoints: Checkpoints
+    ports: Ports
+    secret: bytes = attrs.field(repr=False)
+    raw_logs: bool = False
+    extra_env: Callable[[LaunchOrder], Mapping[str, str]] = attrs.field(default=lambda _: {})
+    """What a simulated machine adds to an engine's environment."""
+
+    def shape(self) -> MachineShape:
+        return self.machine_shape
+
+    async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
+        return await self.checkpoints.measure(model_path, weights_file=weights_file)
+
+    async def prepare(self, order: LaunchOrder) -> LaunchRecord:
+        family = self.families.get(order.engine.family)
+        if family is None:
+            raise LaunchRefused(
+                "engine_unsupported",
+                f"this release cannot launch {order.engine.family}",
+                permanent=True,
+            )
+        try:
+            port = self.ports.lease()
+        except OSError as problem:
+            raise LaunchRefused("port_conflict", str(problem), permanent=False) from problem
+        prepared = False
+        try:
+            record = await self._spawn(family, order, port)
+            prepared = True
+            return record
+        finally:
+            if not prepared:
+                self.ports.release(port)
+
+    async def _spawn(self, family: Family, order: LaunchOrder, port: int) -> LaunchRecord:
+        keys = launch_keys(self.secret, order.launch)
+        try:
+            rendered = family.render(order, port=port, keys=keys)
+        except ValueError as problem:
+            raise LaunchRefused(
+                "engine_argument_rejected", str(problem), permanent=True
+            ) from problem
+        command = Command(
+            launch=order.launch,
+            deployment=order.instance.deployment,
+            argv=rendered.argv,
+            env={**rendered.env, **self.extra_env(order)},
+            secrets=(keys.inference, keys.admin),
+            raw_log=self.raw_logs,
+        )
+        try:
+            process = await self.processes.spawn(command)
+        except SpawnFailed as problem:
+            raise LaunchRefused("spawn_failed", str(problem), permanent=False) from problem
+        return LaunchRecord(
+            launch=order.launch,
+            deployment=order.instance.deployment,
+            index=order.instance.index,
+            family=order.engine.family,
+            profile=order.engine.profile,
+            process=process,
+            port=port,
+            served_name=order.engine.served_name,
+            residency=order.residency,
+            model_path=order.engine.model_path,
+        )
+
+    async def run(self, record: LaunchRecord) -> None:
+        try:
+            await self.processes.open_latch(record.launch)
+        except SpawnFailed as problem:
+            raise LaunchRefused("spawn_failed", str(problem), permanent=False) from problem
+
+    async def discard(self, record: LaunchRecord) -> None:
+        await self.processes.discard(record.launch)
+        self.ports.release(record.port)
+
+    async def wait_ready(self, record: LaunchRecord, order: LaunchOrder | None) -> str | None:
+        self.ports.reserve(record.port)
+        try:
+            return await self._family(record).wait_ready(self._control(record), order)
+        except NotReady as refused:
+            raise LaunchRefused(refused.code, refused.detail, permanent=True) from refused
+
+    async def wait_exit(self, record: LaunchRecord) -> ExitStatus:
+        return await self.processes.wait_exit(record.process)
+
+    def is_running(self, record: LaunchRecord) -> bool:
+        return self.processes.is_running(record.process)
+
+    async def park(self, record: LaunchRecord) -> ParkProof:
+        """Park, then wait until the memory is seen free: an engine's word is not enough."""
+        before = await self._used_bytes(record)
+        control = self._control(record)
+        await self._family(record).park(control)
+        if before is None or before == 0:
+            return ParkProof(residue={})
+        used = before
+        with trio.move_on_after(PARK_PROOF_S):
+            while True:
+                used = await self._used_bytes(record) or 0
+                if used <= before * (1.0 - FREED_SHARE_MIN):
+                    break
+                await trio.sleep(PARK_POLL_S)
+        if used > before * (1.0 - FREED_SHARE_MIN):
+            await self._unpark(record, before, used)
+        return ParkProof(residue=self._residue(record, used))
+
+    async def _unpark(self, record: LaunchRecord, before: int, used: int) -> None:
+        """It says it parked, and nothing came free: take it back, so that it serves on."""
+        await self._family(record).wake(self._control(record), canary=record.canary)
+        raise ParkRefused(f"the engine reported a park, but still uses {used} of {before} bytes")
+
+    def _residue(self, record: LaunchRecord, used: int) -> dict[DomainName, int]:
+        del record
+        devices = [g.domain for g in self.machine_shape.gpus]
+        return {devices[0]: used} if len(devices) == 1 else {}
+
+    async def _used_bytes(self, record: LaunchRecord) -> int | None:
+        """Device bytes of the launch's processes; None where the driver does not tell."""
+        sample = await self.machine.sample()
+        if not sample.used_by_pid:
+            return None
+        pids = self.processes.group_members(record.process)
+        return sum(sample.used_by_pid.get(pid, 0) for pid in pids)
+
+    async def wake(self, record: LaunchRecord) -> None:
+        await self._family(record).wake(self._control(record), canary=record.canary)
+
+    async def end(self, record: LaunchRecord, *, grace_s: float, idle_s: float) -> EndOutcome:
+        if idle_s > 0 and self.is_running(record) and not await self._idle(record, idle_s):
+            return EndOutcome.BUSY
+        gone = await self.processes.end(record.process, grace_s=grace_s, proof_s=PROOF_S)
+        if not gone:
+            return EndOutcome.UNPROVEN
+        self.ports.release(record.port)
+        return EndOutcome.GONE
+
+    async def _idle(self, record: LaunchRecord, within_s: float) -> bool:
+        """False only when it still answers that requests run when the time is over.
+
+        An engine that does not answer is signalled: at once when it is gone, and at the
+        end of the bound when it is merely silent.
+        """
+        busy = False
+        with trio.move_on_after(within_s):
+            while True:
+                sample = await self.sample_engine(record)
+                if sample is None and not self.is_running(record):
+                    return True
+                busy = sample is not None and sample.running + sample.waiting > 0
+                if sample is not None and not busy:
+                    return True
+                await trio.sleep(IDLE_POLL_S)
+        return not busy
+
+    def endpoint(self, record: LaunchRecord) -> Endpoint:
+        keys = launch_keys(self.secret, record.launch)
+        takes_key = self._family(record).takes_key
+        return Endpoint(
+            host="127.0.0.1",
+            port=record.port,
+            key=keys.inference if takes_key else None,
+            served_name=record.served_name,
+        )
+
+    def routes(self, family: str) -> frozenset[str]:
+        return self.families[family].routes
+
+    async def sample(self) -> MemorySample:
+        return await self.machine.sample()
+
+    async def sample_engine(self, record: LaunchRecord) -> EngineSample | None:
+        return await self._family(record).sample(self._control(record))
+
+    async def log_tail(self, record: LaunchRecord, *, bytes_max: int) -> tuple[str, bool] | None:
+        return await self.processes.log_tail(record.deployment, record.launch, bytes_max=bytes_max)
+
+    def _family(self, record: LaunchRecord) -> Family:
+        return self.families[record.family]
+
+    def _control(self, record: LaunchRecord) -> Control:
+        levels = {Residency.HOST_BACKED: 1, Residency.DEEP: 2}
+        return Control(
+            endpoint=self.endpoint(record),
+            admin_key=launch_keys(self.secret, record.launch).admin,
+            model_path=record.model_path,
+            level=levels.get(record.residency),
+        )

@@ -1,0 +1,53 @@
+"""What every control actor is given of the world, and small steps they all take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from actors import ActorGone, MailboxFull, Ref
+from capyctl.contracts.clock import Clock, Ids
+from capyctl.contracts.host import Host
+from capyctl.contracts.store import Store
+from capyctl.control.directory import Directory
+from capyctl.domain.ids import HostId
+from capyctl.machines.table import Moment
+
+Tell = Callable[[Ref[Any], Any], None]
+"""How a body sends: production tells; a seeded world puts a courier between."""
+
+
+def tell_now(ref: Ref[Any], message: Any) -> None:
+    """Tell, unless the receiver has gone: then the message has no meaning any more.
+
+    Raises:
+        MailboxFull: the sizes in `domain` were wrong; a bug, never shed silently.
+    """
+    try:
+        ref.tell(message)
+    except ActorGone:
+        return
+    except MailboxFull:
+        raise
+
+
+@attrs.frozen(kw_only=True)
+class World:
+    """The outside, through its contracts."""
+
+    store: Store
+    clock: Clock
+    ids: Ids
+    hosts: Mapping[HostId, Host]
+    directory: Directory
+    session_epoch: int
+    log: Callable[..., None]
+    """``log(event, **fields)``."""
+    tell: Tell = tell_now
+
+    def moment(self) -> Moment:
+        return Moment(
+            now_ms=self.clock.wall_ms(), session_epoch=self.session_epoch, fresh=self.ids.ulid
+        )
