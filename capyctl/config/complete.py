@@ -15,11 +15,11 @@ from capyctl.config.deployment import (
     WAKE_MIN_S,
     DeploymentDocument,
 )
-from capyctl.config.document_text import canonical
 from capyctl.config.engine_config import refused_field
 from capyctl.config.problems import InvalidDocument, ProblemClass, invalid, unsupported
 from capyctl.config.publication import find_profile
 from capyctl.config.sources import SourcePolicy, materialise
+from capyctl.domain.canonical import canonical_json
 from capyctl.domain.devices import Profile
 from capyctl.domain.errors import Refused
 from capyctl.domain.specs import DeploymentSpec, Residency
@@ -98,7 +98,7 @@ def complete_deployment(
     _check_residency(parsed, profile)
     deadline_s = _deadline_s(parsed, profile, defaults)
     _check_timeouts(parsed, deadline_s)
-    completed = _completed(document, parsed, profile)
+    completed = _completed(document, parsed, profile.name)
     counted_apart = {key: value for key, value in completed.items() if key != "instances"}
     return DeploymentSpec(
         name=parsed.name,
@@ -115,13 +115,32 @@ def complete_deployment(
         request_deadline_s=deadline_s,
         initialize_s=parsed.timeouts.initialize,
         wake_s=parsed.timeouts.wake,
-        document=canonical(completed),
-        engine_part=canonical(counted_apart),
+        document=canonical_json(completed),
+        engine_part=canonical_json(counted_apart),
     )
 
 
+def complete_offline(document: Mapping[str, Any]) -> str:
+    """The completed document as canonical JSON, checked as far as no host is needed for it.
+
+    Raises:
+        InvalidDocument: as `complete_deployment`, where the document alone shows it.
+        Refused: likewise.
+    """
+    parsed = check(DeploymentDocument, document, what="deployment")
+    _check_devices(parsed)
+    _check_names(parsed)
+    stated = parsed.runtime_profile or parsed.engine
+    if stated is None:
+        raise invalid(ProblemClass.MISSING, "engine", "state engine or runtime_profile")
+    materialise(parsed.model, document, "/", SourcePolicy())
+    if parsed.request_deadline is not None:
+        _check_timeouts(parsed, parsed.request_deadline)
+    return canonical_json(_completed(document, parsed, stated))
+
+
 def _completed(
-    document: Mapping[str, Any], parsed: DeploymentDocument, profile: Profile
+    document: Mapping[str, Any], parsed: DeploymentDocument, profile_name: str
 ) -> dict[str, Any]:
     """What the operator wrote, and the fixed defaults; derived figures are not part of it."""
     written = {key: value for key, value in document.items() if value is not None}
@@ -135,7 +154,7 @@ def _completed(
         "recipe": "standard",
         "recovery": "reconcile",
         **written,
-        "runtime_profile": profile.name,
+        "runtime_profile": profile_name,
         "model": {
             **files,
             "revision": parsed.model.revision,

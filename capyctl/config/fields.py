@@ -22,6 +22,11 @@ class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def text_default(text: str) -> Any:
+    """Default of a size or duration, in the words of the document."""
+    return Field(default=text, validate_default=True)
+
+
 def bad_value(detail: str) -> PydanticCustomError:
     """A value of the right kind that cannot stand. ``detail`` never holds the value."""
     return PydanticCustomError("bad_value", "{detail}", {"detail": detail})

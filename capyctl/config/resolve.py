@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
+from collections.abc import Mapping
 
 import attrs
 
 from capyctl.config.check import check
 from capyctl.config.deployment import DeploymentDocument
-from capyctl.config.document_text import parse_canonical
 from capyctl.config.engine_config import EngineConfig
 from capyctl.config.parsers import choose_parsers, spelled
 from capyctl.config.problems import unsupported
@@ -58,19 +59,28 @@ def resolve(
     profile: Profile,
     machine: MachineShape,
     facts: CheckpointFacts | None,
-    env: dict[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    kv_default_bytes: int | None = None,
 ) -> ResolvedSpec:
     """Charges, devices, windows and engine settings of ``spec`` on ``machine``. Pure.
 
     ``facts`` is None until the model's files were measured: the figures are provisional then.
     ``env`` is the checked environment of profile and document; without it the two are merged
-    as they are, names in capitals.
+    as they are, names in capitals. ``kv_default_bytes`` is the cache of a document that states
+    no memory, where the host has one of its own.
 
     Raises:
         Refused: ``checkpoint_unusable``, ``unsupported_capability`` or ``invalid_config``, with
             figures; the message has the exact reason (``host_backed_unavailable`` …).
     """
-    return explain(spec, profile=profile, machine=machine, facts=facts, env=env).spec
+    return explain(
+        spec,
+        profile=profile,
+        machine=machine,
+        facts=facts,
+        env=env,
+        kv_default_bytes=kv_default_bytes,
+    ).spec
 
 
 def explain(
@@ -79,13 +89,17 @@ def explain(
     profile: Profile,
     machine: MachineShape,
     facts: CheckpointFacts | None,
-    env: dict[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    kv_default_bytes: int | None = None,
 ) -> Resolution:
     """As `resolve`, with notes and the sources of the chosen parsers."""
-    document = check(DeploymentDocument, parse_canonical(spec.document), what="deployment")
+    document = check(DeploymentDocument, json.loads(spec.document), what="deployment")
     settings = document.engine_config
     _check_parking(spec, settings)
-    found = size(_request(spec, document, profile, facts), machine)
+    if facts is not None:
+        _check_files(spec, settings, facts)
+    request = _request(spec, document, profile, facts)
+    found = size(attrs.evolve(request, kv_default_bytes=kv_default_bytes), machine)
     if isinstance(found, Unresolvable):
         raise _refusal(found)
     parsers = choose_parsers(
@@ -135,6 +149,17 @@ def _check_parking(spec: DeploymentSpec, settings: EngineConfig) -> None:
             "capability_missing:deep_park at `engine_config.quantization`: such weights cannot "
             "be parked; deploy them with residency restart_only",
         )
+
+
+def _check_files(spec: DeploymentSpec, settings: EngineConfig, facts: CheckpointFacts) -> None:
+    """There are weights, and llama.cpp knows which file to load."""
+    if facts.weights_bytes == 0:
+        why = facts.attention_refused or "no weight files were found"
+        raise Refused("checkpoint_unusable", f"`model`: {why}")
+    named = settings.llamacpp is not None and settings.llamacpp.gguf_file is not None
+    if spec.family == "llamacpp" and facts.weights_file is None and not named:
+        why = facts.attention_refused or "no .gguf file was found; llama.cpp loads no other format"
+        raise Refused("checkpoint_unusable", f"`engine_config.llamacpp.gguf_file`: {why}")
 
 
 def _request(
@@ -223,7 +248,7 @@ def _engine(
     facts: CheckpointFacts | None,
     found: Sized,
     typed: dict[str, str | int | bool],
-    env: dict[str, str] | None,
+    env: Mapping[str, str] | None,
 ) -> EngineSettings:
     return EngineSettings(
         profile=profile.name,

@@ -89,8 +89,10 @@ def _from_figures(
 def _default_cache(
     request: SizingRequest, mains: tuple[MemoryDomain, ...], counted: int | str
 ) -> int:
-    """min(4 GiB, managed limit / 4); llama.cpp's is counted."""
+    """The host's default, else min(4 GiB, managed limit / 4); llama.cpp's is counted."""
     if request.family != "llamacpp":
+        if request.kv_default_bytes is not None:
+            return request.kv_default_bytes
         smallest = min(main.managed_limit_bytes for main in mains)
         return min(KV_DEFAULT_MAX_BYTES, smallest // 4)
     if isinstance(counted, int):

@@ -45,6 +45,8 @@ class SizingRequest:
     attention_refused: str | None = None
     model_type: str | None = None
     kv_cache_bytes: int | None = None
+    kv_default_bytes: int | None = None
+    """The host's own default of the cache."""
     request_bytes: int | None = None
     startup_bytes: int | None = None
     context_length: int | None = None

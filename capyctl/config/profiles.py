@@ -1,0 +1,166 @@
+"""`engines.yaml` and `local_engine`: what a host publishes as ways of running an engine."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from capyctl.config.check import check
+from capyctl.config.engine_config import FAMILIES
+from capyctl.config.fields import Closed, Count, Name, PositiveSize, bad_value, text_default
+from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
+from capyctl.config.yaml import read_text, read_yaml
+from capyctl.domain.devices import Profile
+
+DOCUMENT_MAX_BYTES = 32 << 10
+RESERVED_PREFIX = "local"
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or posixpath.normpath(value) != value:
+        raise bad_value("expected an absolute path without . and ..")
+    return value
+
+
+class LogPolicy(Closed):
+    max_file_bytes: PositiveSize = text_default("16MiB")
+    retained_files: int = Field(default=3, ge=1, le=16)
+
+
+class Security(Closed):
+    deep_park: Literal["enabled", "disabled"] = "enabled"
+    trust_remote_code: bool = False
+    credential_ref: str | None = None
+    admin_credential_ref: str | None = None
+    extra_args: Literal["allowed", "denied"] = "allowed"
+    approved_options: list[str] = Field(default_factory=list)
+    approved_paths: list[str] = Field(default_factory=list)
+    approved_env: list[str] = Field(default_factory=list)
+    installation_drift: Literal["warn", "refuse"] = "warn"
+
+
+class RuntimeProfile(Closed):
+    engine: Literal["vllm", "sglang", "tensorfold", "llamacpp"]
+    revision: Count = 1
+    executable: str | list[str]
+    build_fingerprint: str | None = None
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    cuda_home: str | None = None
+    log_policy: LogPolicy = LogPolicy()
+    security: Security = Security()
+
+    @field_validator("executable")
+    @classmethod
+    def _program(cls, value: str | list[str]) -> str | list[str]:
+        parts = [value] if isinstance(value, str) else value
+        if not parts:
+            raise bad_value("expected a program")
+        _absolute(parts[0])
+        return value
+
+    def profile(self, name: str, *, source: str) -> Profile:
+        program = (self.executable,) if isinstance(self.executable, str) else self.executable
+        security = self.security
+        return Profile(
+            name=name,
+            family=self.engine,
+            revision=self.revision,
+            executable=tuple(program),
+            version=self.build_fingerprint or "unknown",
+            args=tuple(self.args),
+            env=dict(self.env),
+            deep_park=security.deep_park == "enabled" and self.engine in ("vllm", "sglang"),
+            trust_remote_code=security.trust_remote_code,
+            extra_args_allowed=security.extra_args == "allowed",
+            approved_options=tuple(security.approved_options),
+            approved_paths=tuple(security.approved_paths),
+            approved_env=tuple(security.approved_env),
+            cuda_home=self.cuda_home,
+            build_fingerprint=self.build_fingerprint,
+            source=source,
+        )
+
+
+class EnginesDocument(Closed):
+    schema_version: Literal[1]
+    kind: Literal["engines"]
+    runtime_profiles: dict[str, RuntimeProfile]
+
+    @field_validator("runtime_profiles", mode="before")
+    @classmethod
+    def _settings_moved(cls, value: Any) -> Any:
+        for name, profile in value.items() if isinstance(value, Mapping) else ():
+            if name.startswith(RESERVED_PREFIX):
+                raise bad_value("names that begin with local are the role's own")
+            if isinstance(profile, Mapping) and "launch_settings" in profile:
+                raise bad_value("launch_settings is not a setting: use engine_config")
+        return value
+
+
+def read_engines(path: Path) -> tuple[Profile, ...]:
+    """The profiles of an `engines.yaml`, in its order; none when the file is not there.
+
+    Raises:
+        InvalidDocument: not a valid document, or larger than 32 KiB.
+    """
+    if not path.exists():
+        return ()
+    text = read_text(path, what="engines")
+    if len(text.encode()) > DOCUMENT_MAX_BYTES:
+        detail = f"has more than {DOCUMENT_MAX_BYTES} bytes"
+        problem = ConfigProblem(kind=ProblemClass.IO, path=str(path), detail=detail)
+        raise InvalidDocument(problem, "engines")
+    return parse_engines(read_yaml(text, what="engines", name=str(path)))
+
+
+def parse_engines(document: Mapping[str, Any]) -> tuple[Profile, ...]:
+    """Raises InvalidDocument."""
+    parsed = check(EnginesDocument, document, what="engines")
+    profiles = parsed.runtime_profiles.items()
+    return tuple(profile.profile(name, source="engines_file") for name, profile in profiles)
+
+
+class LocalEngine(Closed):
+    """Executables of the machine itself, published without `engine add`."""
+
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorfold: str | None = None
+    llamacpp: str | None = None
+    build_fingerprint: Name | None = None
+    args: list[str] = Field(default_factory=list)
+    kv_cache: PositiveSize | None = None
+    deep_park: Literal["on", "off"] = "on"
+    trust_remote_code: bool = False
+    installation_drift: Literal["warn", "refuse"] = "warn"
+    cuda_home: str | None = None
+
+    @field_validator(*FAMILIES, "cuda_home")
+    @classmethod
+    def _path(cls, value: str | None) -> str | None:
+        return None if value is None else _absolute(value)
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """`local`, or `local-<family>` each when there are several."""
+        stated = [family for family in FAMILIES if getattr(self, family) is not None]
+        return tuple(
+            Profile(
+                name=RESERVED_PREFIX if len(stated) == 1 else f"{RESERVED_PREFIX}-{family}",
+                family=family,
+                revision=1,
+                executable=(getattr(self, family),),
+                version=self.build_fingerprint or "unknown",
+                args=() if family == "sglang" else tuple(self.args),
+                deep_park=self.deep_park == "on" and family in ("vllm", "sglang"),
+                trust_remote_code=self.trust_remote_code,
+                cuda_home=self.cuda_home,
+                build_fingerprint=self.build_fingerprint,
+                source="document",
+            )
+            for family in stated
+        )
