@@ -74,7 +74,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _check_nesting(value: object) -> None:
     """Level by level, so that no depth of nesting costs Python stack."""
     level = [value]
-    for _ in range(NESTING_MAX + 1):
+    for _ in range(NESTING_MAX):
         level = [child for parent in level for child in _children(parent)]
         if not level:
             return

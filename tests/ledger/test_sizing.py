@@ -8,59 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capyctl.domain.checkpoints import AttentionShape
-from capyctl.domain.devices import Gpu, MachineShape, MemoryDomain, MemoryKind
-from capyctl.domain.ids import DomainName, GpuId, HostId
+from capyctl.domain.ids import DomainName, GpuId
 from capyctl.domain.specs import Phase, PhaseCharges, Residency
 from capyctl.domain.units import GIB
 from capyctl.ledger.sizing import size
 from capyctl.ledger.sizing_request import ShortResources, Sized, SizingRequest, Unresolvable
+from tests.ledger.shapes import (
+    QWEN3_4B,
+    QWEN3_4B_GGUF_BYTES,
+    QWEN3_4B_PER_TOKEN,
+    discrete,
+    unified,
+    without_gpu,
+)
 
-QWEN3_4B = AttentionShape(layers_kv=((8, 128, 128),) * 36, context_length=40960)
-QWEN3_4B_GGUF_BYTES = 2_497_280_256
-QWEN3_4B_PER_TOKEN = 147_456
 C = 1_342_177_280
-
-
-def domain(name, kind, total, *, managed=None, parked=None, gpu=None):
-    return MemoryDomain(
-        name=DomainName(name),
-        kind=kind,
-        total_bytes=total,
-        managed_limit_bytes=total // 2 if managed is None else managed,
-        free_reserve_bytes=total // 5,
-        parked_limit_bytes=total // 4 if parked is None else parked,
-        gpu=GpuId(gpu) if gpu else None,
-    )
-
-
-def card(index, total):
-    name = f"gpu{index}"
-    reserve = max(GIB, total * 8 // 100)
-    pool = domain(name, MemoryKind.DEVICE, total, managed=total - reserve, gpu=name)
-    gpu = Gpu(id=GpuId(name), uuid=f"GPU-{index}", name="card", total_bytes=total, domain=pool.name)
-    return gpu, pool
-
-
-def discrete(*totals, ram=256 * GIB):
-    cards = [card(i, total) for i, total in enumerate(totals or (24 * GIB,))]
-    system = domain("system", MemoryKind.DISTINCT, ram)
-    return MachineShape(
-        host=HostId("box"),
-        gpus=tuple(gpu for gpu, _ in cards),
-        domains=(system, *(pool for _, pool in cards)),
-    )
-
-
-def unified(total=128 * GIB):
-    pool = domain("unified", MemoryKind.UNIFIED, total)
-    gpu = Gpu(id=GpuId("gpu0"), uuid="GPU-0", name="gb", total_bytes=total, domain=pool.name)
-    return MachineShape(host=HostId("box"), gpus=(gpu,), domains=(pool,))
-
-
-def without_gpu(total=32 * GIB):
-    return MachineShape(
-        host=HostId("box"), gpus=(), domains=(domain("system", MemoryKind.DISTINCT, total),)
-    )
 
 
 def request(family="vllm", weights=4 * GIB, **changes):

@@ -1,0 +1,371 @@
+"""From documents to charges and engine settings on a machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from capyctl.config.resolve import explain, resolve
+from capyctl.domain.checkpoints import AttentionShape, CheckpointFacts
+from capyctl.domain.errors import Refused
+from capyctl.domain.specs import Residency
+from capyctl.domain.units import GIB
+from tests.config.documents import MINIMAL, complete, profile
+from tests.ledger.shapes import QWEN3_4B, discrete, unified, without_gpu
+
+DIGEST = "sha256:" + "0" * 64
+LLAMACPP = {**MINIMAL, "engine": "llamacpp"}
+
+
+def facts(weights=4 * GIB, **changes):
+    changes.setdefault("attention", QWEN3_4B)
+    return CheckpointFacts(digest=DIGEST, weights_bytes=weights, format="safetensors", **changes)
+
+
+def gguf(**changes):
+    return facts(weights_file="q4.gguf", **changes)
+
+
+def resolved(document, machine=None, measured=None, *, family="vllm", **profile_changes):
+    spec = complete(document, profiles=(profile(family, **profile_changes),))
+    return resolve(
+        spec,
+        profile=profile(family, **profile_changes),
+        machine=machine or discrete(),
+        facts=measured,
+    )
+
+
+def refusal(document, machine=None, measured=None, **changes) -> Refused:
+    with pytest.raises(Refused) as refused:
+        resolved(document, machine, measured, **changes)
+    return refused.value
+
+
+def test_before_measuring_the_figures_are_provisional():
+    found = resolved(MINIMAL)
+
+    assert found.provisional
+    assert found.weights_bytes is None
+    assert found.residency is Residency.DEEP
+    assert found.windows.initialize_s == 900
+
+
+def test_after_measuring_they_are_exact():
+    found = resolved(MINIMAL, measured=facts())
+
+    (candidate,) = found.candidates
+    assert (candidate.host, candidate.gpu, candidate.gpu_uuid) == ("box", "gpu0", "GPU-0")
+    assert candidate.charges.ready["gpu0"] == 4_724_464_026 + 4 * GIB + 1_342_177_280
+    assert found.residency is Residency.HOST_BACKED
+    assert not found.provisional
+    engine = found.engine
+    assert engine.parks
+    assert engine.model_path == "/models/Qwen3-4B"
+    assert engine.served_name == "my-model"
+    assert engine.profile_revision == 3
+    assert engine.executable == ("/opt/vllm",)
+    assert engine.context_length == 29_104
+    assert engine.typed == {"vllm.safetensors_load_strategy": "eager"}
+
+
+def test_typed_fields_have_their_names_in_the_document():
+    settings = {
+        "dtype": "bfloat16",
+        "cuda_graphs": False,
+        "context_length": 2048,
+        "max_concurrent_requests": 7,
+        "memory": {"kv_cache": "2GiB"},
+        "vllm": {"block_size_tokens": 32, "reasoning_parser": "none"},
+    }
+
+    engine = resolved({**MINIMAL, "engine_config": settings}, measured=facts()).engine
+
+    assert engine.typed == {
+        "dtype": "bfloat16",
+        "cuda_graphs": False,
+        "vllm.block_size_tokens": 32,
+        "vllm.safetensors_load_strategy": "eager",
+    }
+    assert (engine.context_length, engine.concurrency) == (2048, 7)
+    assert engine.kv_cache_bytes == 2 * GIB
+
+
+def test_profile_and_document_variables_meet_and_the_document_wins():
+    settings = {"env": {"a": "doc", "B": "doc"}}
+
+    engine = resolved({**MINIMAL, "engine_config": settings}, env={"A": "host", "C": "host"}).engine
+
+    assert engine.env == {"A": "doc", "B": "doc", "C": "host"}
+
+
+def test_an_executable_s_own_arguments_stay_apart():
+    engine = resolved(MINIMAL, args=("--seed", "1"), cuda_home="/cuda").engine
+
+    assert engine.profile_args == ("--seed", "1")
+    assert engine.cuda_home == "/cuda"
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (LLAMACPP, "/models/Qwen3-4B/q4.gguf"),
+        ({**LLAMACPP, "model": "/m/x.gguf"}, "/m/x.gguf"),
+        (
+            {**LLAMACPP, "engine_config": {"llamacpp": {"gguf_file": "sub/q8.gguf"}}},
+            "/models/Qwen3-4B/sub/q8.gguf",
+        ),
+    ],
+)
+def test_llamacpp_loads_a_file(document, path):
+    engine = resolved(document, measured=gguf(), family="llamacpp").engine
+
+    assert engine.model_path == path
+    assert engine.typed["llamacpp.n_gpu_layers"] == "all"
+    assert engine.typed["kv_cache_dtype"] == "f16"
+    assert not engine.parks
+
+
+def test_llamacpp_on_a_machine_without_a_gpu_has_one_place():
+    (candidate,) = resolved(LLAMACPP, without_gpu(), gguf(), family="llamacpp").candidates
+
+    assert candidate.gpu is None
+    assert candidate.charges.ready.keys() == {"system"}
+
+
+def test_a_projector_is_found_beside_the_model():
+    settings = {
+        "memory": {"kv_cache": "1GiB"},
+        "llamacpp": {"mmproj_file": "mmproj.gguf"},
+    }
+
+    engine = resolved(
+        {**LLAMACPP, "engine_config": settings}, measured=gguf(), family="llamacpp"
+    ).engine
+
+    assert engine.typed["llamacpp.mmproj_file"] == "/models/Qwen3-4B/mmproj.gguf"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--override-tensor", "x"],
+        ["--cpu-moe"],
+        ["--n-cpu-moe", "3"],
+        ["--no-kv-offload"],
+        ["--mlock"],
+        ["--load-mode", "mlock"],
+        ["--spec-type", "draft-mtp"],
+        ["--model-draft", "/x.gguf"],
+    ],
+)
+def test_arguments_that_make_the_cache_uncountable(args):
+    settings = {"accept_extra_args": True, "extra_args": args}
+
+    refused = refusal({**LLAMACPP, "engine_config": settings}, measured=gguf(), family="llamacpp")
+
+    assert refused.code == "checkpoint_unusable"
+    assert args[0] in refused.message
+
+
+def test_flash_attention_leaves_values_unpadded():
+    uneven = AttentionShape(layers_kv=((8, 128, 128), (2, 128, 128)), context_length=4096)
+    measured = gguf(attention=uneven)
+    settings = {"accept_extra_args": True, "extra_args": ["--flash-attn", "on"]}
+
+    padded = resolved(LLAMACPP, measured=measured, family="llamacpp").engine
+    exact = resolved(
+        {**LLAMACPP, "engine_config": settings}, measured=measured, family="llamacpp"
+    ).engine
+
+    assert padded.kv_cache_bytes - exact.kv_cache_bytes == 4 * 4096 * 2 * (6 * 128)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("document", "machine", "measured", "family", "code", "words"),
+    [
+        (
+            {**MINIMAL, "residency": "host_backed"},
+            unified(),
+            None,
+            "vllm",
+            "unsupported_capability",
+            "host_backed_unavailable at `residency`",
+        ),
+        (
+            {**MINIMAL, "residency": "host_backed"},
+            discrete(ram=32 * GIB),
+            facts(16 * GIB),
+            "vllm",
+            "unsupported_capability",
+            "28.0 GiB of host RAM, the limit is 8.0 GiB",
+        ),
+        (
+            MINIMAL,
+            discrete(),
+            facts(model_type="gpt_oss"),
+            "vllm",
+            "unsupported_capability",
+            "capability_missing:deep_park",
+        ),
+        (
+            {**MINIMAL, "residency": "deep"},
+            without_gpu(),
+            None,
+            "vllm",
+            "unsupported_capability",
+            "capability_missing",
+        ),
+        (
+            {**MINIMAL, "engine": "sglang", "engine_config": {"quantization": "modelopt_fp4"}},
+            discrete(),
+            None,
+            "sglang",
+            "unsupported_capability",
+            "capability_missing:deep_park",
+        ),
+        (
+            {**MINIMAL, "devices": [{"id": "gpu4"}]},
+            discrete(),
+            None,
+            "vllm",
+            "invalid_config",
+            "`devices[0].id`",
+        ),
+        (
+            {**MINIMAL, "engine_config": {"memory": {"request": "4GiB"}}},
+            discrete(),
+            facts(),
+            "vllm",
+            "checkpoint_unusable",
+            "4.0 GiB leave no cache beside 4.4 GiB",
+        ),
+        (LLAMACPP, discrete(), facts(), "llamacpp", "checkpoint_unusable", "gguf"),
+        (
+            MINIMAL,
+            discrete(),
+            facts(0, attention=None, attention_refused="no weight files"),
+            "vllm",
+            "checkpoint_unusable",
+            "no weight files",
+        ),
+    ],
+)
+def test_what_a_machine_cannot_do_is_refused(document, machine, measured, family, code, words):
+    refused = refusal(document, machine, measured, family=family)
+
+    assert refused.code == code
+    assert words in refused.message
+
+
+def allocations(**domains):
+    held = [{"domain": name, "bytes": size} for name, size in domains.items()]
+    phases = ("cold", "ready", "parking", "parked", "wake")
+    return {phase: {"allocations": held} for phase in phases}
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (allocations(gpu0="9GiB"), "missing_system_allocation"),
+        (allocations(unified="9GiB"), "memory domains gpu0, system"),
+    ],
+)
+def test_resources_of_another_machine_are_refused(resources, words):
+    refused = refusal({**MINIMAL, "resources": resources})
+
+    assert refused.details == {"path": "resources.cold.allocations"}
+    assert words in refused.message
+
+
+def test_resources_on_the_right_machine_are_charged():
+    document = {**MINIMAL, "resources": allocations(gpu1="9GiB", system="2GiB")}
+
+    (candidate,) = resolved(document, discrete(24 * GIB, 24 * GIB)).candidates
+
+    assert candidate.gpu == "gpu1"
+    assert candidate.charges.parked == {"gpu1": 9 * GIB, "system": 2 * GIB}
+
+
+def test_a_restarting_model_may_state_two_sizes():
+    document = {**MINIMAL, "resources": {"gpu": "11GiB", "ram": "2GiB"}}
+
+    found = resolved(document, measured=facts())
+
+    assert found.residency is Residency.RESTART_ONLY
+    assert found.windows.wake_s is None
+    assert found.candidates[0].charges.cold == {"gpu0": 11 * GIB, "system": 2 * GIB}
+
+
+def test_a_host_may_have_its_own_default_of_the_cache():
+    spec = complete(MINIMAL)
+
+    found = resolve(
+        spec,
+        profile=profile("vllm"),
+        machine=discrete(),
+        facts=facts(),
+        kv_default_bytes=5 * GIB,
+    )
+
+    assert found.engine.kv_cache_bytes == 5 * GIB
+
+
+# SGLang
+
+
+def test_sglang_is_told_its_pools():
+    document = {**MINIMAL, "engine": "sglang"}
+
+    engine = resolved(document, measured=facts(), family="sglang").engine
+
+    assert engine.typed == {
+        "sglang.max_total_tokens": 4 * GIB // 147_456,
+        "sglang.static_pool_bytes": 9 * GIB,
+    }
+
+
+# Parsers
+
+
+def parsers(settings, model_type="qwen3", family="vllm", args=(), measured=True):
+    document = {**MINIMAL, "engine": family, "engine_config": settings}
+    found = explain(
+        complete(document, profiles=(profile(family, args=args),)),
+        profile=profile(family, args=args),
+        machine=discrete(),
+        facts=facts(model_type=model_type) if measured else None,
+    )
+    typed = found.spec.engine.typed
+    names = [typed.get(f"{family}.{kind}_parser") for kind in ("tool_call", "reasoning")]
+    return (*names, dict(found.parser_sources)["tool_call_parser"])
+
+
+TOOLS = {"accept_extra_args": True, "extra_args": ["--tool-call-parser", "x"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"settings": {}}, ("hermes", "qwen3", "model_family")),
+        ({"settings": {}, "model_type": "qwen3_5_moe"}, ("qwen3_coder", "qwen3", "model_family")),
+        ({"settings": {}, "family": "sglang"}, ("qwen25", "qwen3", "model_family")),
+        ({"settings": {}, "model_type": "llama"}, (None, None, "unknown_family")),
+        ({"settings": {}, "measured": False}, (None, None, "on_host")),
+        ({"settings": {"vllm": {"tool_call_parser": "none"}}}, (None, "qwen3", "off")),
+        ({"settings": {"vllm": {"tool_call_parser": "llama"}}}, ("llama", "qwen3", "declared")),
+        ({"settings": TOOLS}, (None, "qwen3", "extra_args")),
+        ({"settings": {}, "args": ("--tool_call_parser=x",)}, (None, "qwen3", "host_fixed")),
+    ],
+)
+def test_parsers_follow_the_model_unless_they_are_stated(asked, expected):
+    assert parsers(**asked) == expected
+
+
+def test_a_parser_stated_twice_is_refused():
+    with pytest.raises(Refused) as refused:
+        parsers({**TOOLS, "vllm": {"tool_call_parser": "none"}})
+
+    assert refused.value.details == {"path": "engine_config.vllm.tool_call_parser"}
