@@ -63,13 +63,14 @@ def resolve_env(
 ) -> dict[str, str]:
     """The profile's and the deployment's variables in one mapping; the deployment's win.
 
-    Names are upper-cased.
+    Names are upper-cased. A simulated profile's own are capyctl's and not looked at.
 
     Raises:
         EnvRefused: reserved, not approved, or given in the document and on the command line.
         ValueError: not a name, or a value that is too long or not one line.
     """
-    fixed = _checked(family, profile.env, "env")
+    simulated = profile.source == "simulated"
+    fixed = dict(profile.env) if simulated else _checked(family, profile.env, "env")
     written = _checked(family, document, "engine_config.env")
     given = _checked(family, command_line or {}, "--engine-env")
     for name in written.keys() & given.keys():

@@ -70,8 +70,8 @@ async def park(
         if not problem.sent:
             raise ParkRefused(f"{path} could not be sent: {problem}") from problem
         raise EngineBroken("park_failed", f"the outcome of {path} is unknown") from problem
-    if 400 <= reply.status < 500 and not await _sleeping_now(caller, "park_failed"):
-        raise ParkRefused(f"{path} was refused with {told(reply)}")
+    if reply.status != 200:
+        await _refuse_if_unharmed(caller, f"{path} answered {told(reply)}")
     _expect(reply, path, "park_failed", status="sleeping", level=level)
     if not await _sleeping_now(caller, "park_failed"):
         raise EngineBroken("park_failed", f"{path} answered 200, yet it does not sleep")
@@ -94,6 +94,23 @@ async def wake(caller: Caller, level: int, *, canary: str | None) -> None:
     reset = await _send(caller, "/reset_prefix_cache", within_s=WAKE_WITHIN_S)
     _expect(reset, "/reset_prefix_cache", "wake_failed", success=True)
     await _hear_canary(caller, canary)
+
+
+async def _refuse_if_unharmed(caller: Caller, why: str) -> None:
+    """An engine that is awake and still answers was not touched by a park that failed.
+
+    Raises:
+        ParkRefused: so it is.
+        EngineBroken: so it is not.
+    """
+    if not await _sleeping_now(caller, "park_failed"):
+        with trio.move_on_after(CANARY_WITHIN_S):
+            try:
+                await wait_completion(caller)
+            except NotReady as problem:
+                raise EngineBroken("park_failed", f"{why}; then {problem}") from problem
+            raise ParkRefused(why)
+    raise EngineBroken("park_failed", why)
 
 
 async def _wait_idle(sample: Callable[[], Awaitable[EngineSample | None]]) -> None:

@@ -88,7 +88,7 @@ def control(port: int, *, level: int | None = None, admin_key: str | None = "adm
     )
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ScriptedVllm:
     """vLLM's control surface as 0.32 answers it; ``overrides`` replace single answers."""
 

@@ -82,3 +82,13 @@ def test_approvals_are_capitals_with_one_star_at_the_end():
     for bad in ("*", "a", "A*B", "A**", ""):
         with pytest.raises(ValueError, match=r"security\.approved_env"):
             check_approval(bad)
+
+
+def test_a_simulated_profile_brings_capyctls_own_variables():
+    own = {"CAPYCTL_SIMULATED": "x"}
+    simulated = attrs.evolve(PROFILE, env=own, source="simulated")
+    assert resolve_env("vllm", simulated, {}) == own
+    with pytest.raises(EnvRefused):
+        resolve_env("vllm", attrs.evolve(PROFILE, env=own), {})
+    with pytest.raises(EnvRefused):
+        resolve_env("vllm", simulated, own)

@@ -124,14 +124,33 @@ async def test_a_busy_engine_is_not_parked(serve, monkeypatch):
     assert server.count("POST", "/sleep") == 0
 
 
-async def test_a_refused_level_leaves_it_serving(serve):
-    await refused(serve, ScriptedVllm(overrides={"POST /sleep": Told(status=400)}))
+@pytest.mark.parametrize("status", [400, 404, 500])
+async def test_an_error_that_did_nothing_leaves_it_serving(serve, status):
+    server, why = await refused(serve, ScriptedVllm(overrides={"POST /sleep": Told(status=status)}))
+    assert str(status) in why
+    assert server.calls()[-2:] == [STATE, "POST /v1/chat/completions"]
+
+
+async def test_an_error_after_which_it_answers_no_more_breaks_it(serve):
+    failing = {"POST /sleep": Told(status=500), "POST /v1/chat/completions": Told(status=500)}
+    await broken_park(serve, ScriptedVllm(overrides=failing))
+
+
+async def test_an_error_after_which_it_sleeps_breaks_it(serve):
+    engine = ScriptedVllm()
+    real = engine._sleep
+
+    def half_done(asked):
+        real(asked)
+        return Told(status=500)
+
+    engine._sleep = half_done
+    await broken_park(serve, engine)
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        Told(status=500, body={"error": "boom"}),
         Told(hang_up=True),
         # 200, yet not asleep: only its own word afterwards counts.
         Told(body={"status": "sleeping", "level": 1}),
