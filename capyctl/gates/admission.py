@@ -7,7 +7,7 @@ waiter, and no request enters an instance that has begun to drain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import attrs
@@ -229,6 +229,23 @@ class Admission:
                 self.serve_waiting(now_s)
         gate.report_if_empty()
 
+    def move(self, lease: Lease, avoid: Collection[int]) -> Lease | None:
+        """Take the lease to another open instance; its slot is kept, so nobody gets in between.
+
+        For a request that no engine has accepted. ``avoid`` are indices that were tried. None
+        when no other instance is open: then ``lease`` is still held.
+        """
+        gate = self._least_loaded(NO_SAMPLE_COUNTS_S, avoid)
+        if gate is None or gate.endpoint is None:
+            return None
+        lease.mark_closed()
+        gate.count_in()
+        lease.gate.count_moved()
+        self._last_index = gate.instance.index
+        return Lease(
+            endpoint=gate.endpoint, instance=gate.instance, generation=gate.generation, gate=gate
+        )
+
     def serve_waiting(self, now_s: float = NO_SAMPLE_COUNTS_S) -> int:
         """Grant leases from the queue's head on, while a slot and an open gate are there.
 
@@ -275,12 +292,12 @@ class Admission:
             endpoint=endpoint, instance=gate.instance, generation=gate.generation, gate=gate
         )
 
-    def _least_loaded(self, now_s: float) -> Gate | None:
+    def _least_loaded(self, now_s: float, avoid: Collection[int] = ()) -> Gate | None:
         """The open gate of the lowest score; of equals the next one round from the last entered."""
         best: Gate | None = None
         best_key = (0, False, 0)
         for index, gate in self.gates.items():
-            if not gate.is_open:
+            if not gate.is_open or index in avoid:
                 continue
             key = (gate.score(now_s), index <= self._last_index, index)
             if best is None or key < best_key:

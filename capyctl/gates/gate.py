@@ -169,6 +169,12 @@ class Gate:
         if unproven:
             self.unproven_count += 1
 
+    def count_moved(self) -> None:
+        """A request went to another instance before this one's engine had it."""
+        assert self.lease_count > 0, f"a request left {self.instance}, which had none"
+        self.lease_count -= 1
+        self.report_if_empty()
+
     def report_if_empty(self) -> None:
         if not self.is_open:
             self._report_empty()

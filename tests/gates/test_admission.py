@@ -276,3 +276,46 @@ def test_removing_an_instance_takes_an_empty_closed_gate():
     admission.leave(lease, 1.0)
     admission.remove_gate(0)
     assert enter(admission).instance.index == 1
+
+
+def test_moving_keeps_the_slot_and_empties_the_old_gate():
+    admission = deployment(2, running_max=1)
+    lease = enter(admission)
+    waiting = Request()
+    admission.enqueue(waiting)
+    emptied: list[str] = []
+    lease.gate.close("engine_exit")
+    lease.gate.watch_empty(lambda: emptied.append("empty"))
+
+    moved = admission.move(lease, {0})
+    assert moved is not None
+    assert moved.instance.index == 1
+    assert emptied == ["empty"]
+    assert waiting.lease is None
+    assert admission.running_count == 1
+    with pytest.raises(AssertionError, match="given back twice"):
+        admission.leave(lease, 1.0)
+    admission.leave(moved, 1.0)
+    assert waiting.lease is not None
+
+
+def test_moving_needs_another_open_instance():
+    admission = deployment(1)
+    lease = enter(admission)
+    assert admission.move(lease, {0}) is None
+    admission.leave(lease, 1.0)
+    assert admission.running_count == 0
+
+
+def test_a_queue_that_meets_the_bound_when_its_gate_opens_is_served_later():
+    bounds = QueueBounds(leases_max=1)
+    first = deployment(bounds=bounds)
+    second = deployment(open_gates=False, bounds=bounds)
+    waiting = Request()
+    second.enqueue(waiting)
+    lease = enter(first)
+    second.gates[0].open_for(endpoint(0), 1)
+    assert waiting.lease is None
+
+    first.leave(lease, 1.0)
+    assert waiting.lease is not None

@@ -1,0 +1,400 @@
+"""One request for a model, from admission to the end of its lease.
+
+Every wait here ends with the client's leaving, the request's deadline, or a shutdown.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import trio
+
+from capyctl.dataplane.acquire import Place
+from capyctl.dataplane.admit import Admitted
+from capyctl.dataplane.answer import Answer
+from capyctl.dataplane.client import Client
+from capyctl.dataplane.failures import (
+    SHUTTING_DOWN,
+    Failure,
+    engine_failed,
+    engine_rejected,
+    failure,
+    refused,
+)
+from capyctl.dataplane.figures import Figures
+from capyctl.dataplane.heads import RequestHead, engine_request
+from capyctl.dataplane.pool import EngineLink
+from capyctl.dataplane.records import Outcome
+from capyctl.dataplane.relay import End, Relay
+from capyctl.dataplane.routes import Route
+from capyctl.dataplane.serving import Serving
+from capyctl.gates.admission import NotAdmitted
+from capyctl.gates.lease import Lease
+
+REJECTIONS = frozenset({400, 413, 422})
+
+
+class Exchange:
+    """Attributes:
+    failure: what the client was told instead of, or in, an answer.
+    outcome: how it ended.
+    """
+
+    __slots__ = (
+        "_admitted",
+        "_answer",
+        "_client",
+        "_comment_s",
+        "_connect_s",
+        "_cut",
+        "_deadline_s",
+        "_expired",
+        "_forwarded_s",
+        "_head",
+        "_lease",
+        "_serving",
+        "arrived_s",
+        "failure",
+        "outcome",
+        "relay",
+        "waited_s",
+    )
+
+    def __init__(
+        self,
+        serving: Serving,
+        client: Client,
+        head: RequestHead,
+        admitted: Admitted,
+        answer: Answer,
+        arrived_s: float,
+    ) -> None:
+        self._serving = serving
+        self._client = client
+        self._head = head
+        self._admitted = admitted
+        self._answer = answer
+        self._deadline_s = arrived_s + admitted.route.request_deadline_s
+        interval_s = serving.plane.limits.comment_interval_s
+        comments = admitted.streams and interval_s is not None
+        self._comment_s = arrived_s + interval_s if comments and interval_s else math.inf
+        self._connect_s = math.inf
+        self._forwarded_s = 0.0
+        self._expired = False
+        self._cut = False
+        self._lease: Lease | None = None
+        self.relay: Relay | None = None
+        self.arrived_s = arrived_s
+        self.waited_s = 0.0
+        self.failure: Failure | None = None
+        self.outcome = Outcome.SERVED
+
+    async def run(self) -> None:
+        """Serve the request. Cancelling it gives back its place or its lease."""
+        client = self._client
+        state = self._serving.plane.state
+        client.look = self._look
+        client.arm(min(self._deadline_s, self._comment_s))
+        state.begin(self)
+        try:
+            lease = await self._acquire()
+            if lease is not None:
+                await self._use(lease)
+            if self.failure is not None:
+                self._answer.fail(self.failure)
+        finally:
+            state.end(self)
+
+    def begin_shutdown(self) -> None:
+        if self._lease is None:
+            self.cut()
+
+    def cut(self) -> None:
+        self._cut = True
+        if self.relay is not None:
+            self.relay.stop(End.CUT)
+        self._client.bell.ring()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The last one, given back or not."""
+        return self._lease
+
+    @property
+    def route(self) -> Route:
+        return self._admitted.route
+
+    async def _acquire(self) -> Lease | None:
+        """A lease, waited for if need be; None with `failure` or the client gone."""
+        route, plane = self._admitted.route, self._serving.plane
+        admission = route.admission
+        now_s = self._serving.poller.now_s
+        if self._client.gone is not None:
+            self.outcome = Outcome.CLIENT_CLOSED
+            return None
+        try:
+            lease = admission.try_enter(now_s)
+            if lease is not None:
+                return lease
+            place = Place(self._client.bell, now_s, len(self._admitted.body))
+            nudge_due = admission.enqueue(place)
+        except NotAdmitted as refusal:
+            self.outcome = Outcome.REFUSED
+            self.failure = refused(refusal.refusal)
+            if refusal.nudge_due:
+                plane.nudge(route.deployment)
+            return None
+        if nudge_due:
+            plane.nudge(route.deployment)
+        return await self._wait(place)
+
+    async def _wait(self, place: Place) -> Lease | None:
+        client, admission = self._client, self._admitted.route.admission
+        taken = False
+        try:
+            while not (place.answered or self._expired or self._cut or client.gone is not None):
+                await client.bell.wait()
+            taken = place.lease is not None and client.gone is None
+        finally:
+            self.waited_s = trio.current_time() - place.since_s
+            if not taken:
+                admission.withdraw(place)
+                if place.lease is not None:
+                    admission.leave(place.lease, trio.current_time())
+        if taken:
+            return place.lease
+        if client.gone is not None:
+            self.outcome = Outcome.CLIENT_CLOSED
+        elif place.refusal is not None:
+            self.outcome, self.failure = Outcome.REFUSED, refused(place.refusal)
+        elif self._cut:
+            self.outcome, self.failure = Outcome.CUT, SHUTTING_DOWN
+        else:
+            self.outcome, self.failure = Outcome.REFUSED, self._waited_too_long()
+        return None
+
+    def _waited_too_long(self) -> Failure:
+        admission, within_s = self._admitted.route.admission, self._deadline_s - self.arrived_s
+        if admission.any_open:
+            return failure(
+                "queue_full",
+                f"all {admission.running_max} running requests of this model stayed taken "
+                f"for {within_s:g} s",
+            )
+        return failure("unavailable", f"the model was not ready within {within_s:g} s")
+
+    async def _use(self, lease: Lease) -> None:
+        """Have the request answered under the lease, and give it back."""
+        self._lease = lease
+        unproven: str | None = "the data plane was stopped"
+        try:
+            unproven = await self._forward()
+        finally:
+            last = self._lease
+            admission = self._admitted.route.admission
+            admission.leave(last, trio.current_time(), unproven=unproven is not None)
+            if unproven is not None:
+                self._serving.plane.unproven(last.instance, last.generation, unproven)
+
+    async def _forward(self) -> str | None:
+        """Try instances until one has the request. Returns why its engine may still be at work."""
+        avoid: set[int] = set()
+        fresh = False
+        while True:
+            lease = self._lease
+            assert lease is not None, "a request is forwarded without a lease"
+            if self._given_up():
+                return None
+            link = None if fresh else self._serving.pool.take(lease)
+            if link is None:
+                link = await self._connect(lease)
+            if link is None:
+                avoid.add(lease.instance.index)
+                if self._given_up() or not self._move(avoid):
+                    return None
+                continue
+            relay = await self._relay(link, lease)
+            if relay.end is End.STALE and not fresh:
+                link.close()
+                fresh = True
+                continue
+            return self._conclude(relay, link)
+
+    def _move(self, avoid: set[int]) -> bool:
+        """To an instance that was not tried; false, with `failure`, where there is none."""
+        lease = self._lease
+        assert lease is not None, "a request is moved without a lease"
+        moved = None
+        if len(avoid) < self._serving.plane.limits.attempts_max:
+            moved = self._admitted.route.admission.move(lease, avoid)
+        if moved is None:
+            self.outcome = Outcome.ENGINE_FAILED
+            self.failure = failure("engine_error", "the engine does not accept connections")
+            return False
+        self._lease = moved
+        return True
+
+    def _given_up(self) -> bool:
+        """Whether nobody wants the answer any more; the engine has nothing of the request."""
+        if self._client.gone is not None:
+            self.outcome = Outcome.CLIENT_CLOSED
+        elif self._cut:
+            self.outcome, self.failure = Outcome.CUT, SHUTTING_DOWN
+        elif self._expired:
+            self.outcome, self.failure = Outcome.ENGINE_FAILED, self._late()
+        else:
+            return False
+        return True
+
+    async def _connect(self, lease: Lease) -> EngineLink | None:
+        """A new connection, or None: refused, too slow, or given up."""
+        client = self._client
+        try:
+            link = self._serving.pool.open(lease)
+        except OSError:
+            return None
+        if link.connected:
+            return link
+        link.watch_connect(client.bell.ring)
+        self._connect_s = trio.current_time() + self._serving.plane.limits.connect_timeout_s
+        client.arm(self._connect_s)
+        try:
+            while not (link.connected or link.error or self._connect_s == -math.inf):
+                if client.gone is not None or self._cut or self._expired:
+                    break
+                await client.bell.wait()
+        finally:
+            self._connect_s = math.inf
+            if not link.connected:
+                link.close()
+        return link if link.connected else None
+
+    async def _relay(self, link: EngineLink, lease: Lease) -> Relay:
+        serving, admitted, client = self._serving, self._admitted, self._client
+        relay = Relay(client, self._answer, link, serving.poller)
+        self._forwarded_s = trio.current_time()
+        self._ask_for_figures(relay)
+        relay.on_first_output = self._arm_idle
+        body = admitted.body_for(lease.endpoint.served_name)
+        head = engine_request(self._head, lease.endpoint, admitted.content_type, len(body))
+        self.relay = relay
+        try:
+            relay.start(head, body)
+            if client.gone is not None:
+                relay.stop(End.LOST)
+            if self._cut:
+                relay.stop(End.CUT)
+            while relay.end is None:
+                await client.bell.wait()
+        except BaseException:
+            relay.stop(End.CUT)
+            link.close()
+            raise
+        return relay
+
+    def _conclude(self, relay: Relay, link: EngineLink) -> str | None:
+        """Outcome, failure, connection. Returns why the engine may still be at work, or None."""
+        if relay.link_is_whole:
+            self._serving.pool.give(link)
+        else:
+            link.close()
+        end, done = relay.end, relay.engine_is_done
+        if end is End.COMPLETE:
+            return None
+        if end is End.REFUSED:
+            return self._conclude_refusal(relay)
+        if end is End.LOST:
+            self.outcome = Outcome.CLIENT_CLOSED
+            return None if done else f"the client left ({self._client.gone})"
+        if end is End.CUT:
+            self.outcome, self.failure = Outcome.CUT, SHUTTING_DOWN
+            return None if done else "broken off by a shutdown"
+        self.outcome = Outcome.ENGINE_FAILED
+        if end is End.LATE:
+            self.failure = self._late()
+        elif end is End.PAUSED:
+            idle_s = self._admitted.route.stream_idle_max_s
+            self.failure = failure("engine_error", f"the engine sent nothing for {idle_s:g} s")
+        else:
+            why = relay.why or "the engine closed the connection"
+            self.failure = failure("engine_error", why)
+        return self.failure.message
+
+    def _conclude_refusal(self, relay: Relay) -> str | None:
+        head = relay.head
+        assert head is not None, "an engine refused without a head"
+        rejected = None
+        if head.status in REJECTIONS:
+            rejected = engine_rejected(head.status, relay.collected)
+        if rejected is not None:
+            self.outcome, self.failure = Outcome.REFUSED, rejected
+            return None
+        self.outcome = Outcome.ENGINE_FAILED
+        self.failure = engine_failed(head.status, relay.collected)
+        return self.failure.message
+
+    def _late(self) -> Failure:
+        within_s = self._deadline_s - self.arrived_s
+        return failure("engine_error", f"the engine gave no output within {within_s:g} s")
+
+    def _arm_idle(self) -> None:
+        self._client.arm(self._serving.poller.now_s + self._admitted.route.stream_idle_max_s)
+
+    def _look(self, now_s: float) -> float:
+        """At each alarm: comments, deadlines, pauses. Returns when to look again."""
+        relay = self.relay
+        if relay is not None and relay.first_output_s is not None:
+            return self._look_for_pause(relay, now_s)
+        if now_s >= self._connect_s:
+            self._connect_s = -math.inf
+            self._client.bell.ring()
+        if now_s >= self._deadline_s:
+            self._expired = True
+            if relay is not None:
+                relay.stop(End.LATE)
+            self._client.bell.ring()
+            return math.inf
+        if relay is not None and relay.head is not None:
+            return self._deadline_s
+        if now_s >= self._comment_s:
+            self._answer.comment()
+            self._comment_s = now_s + (self._serving.plane.limits.comment_interval_s or math.inf)
+        connect_s = self._connect_s if self._connect_s > now_s else math.inf
+        return min(self._deadline_s, self._comment_s, connect_s)
+
+    def _look_for_pause(self, relay: Relay, now_s: float) -> float:
+        idle_s = self._admitted.route.stream_idle_max_s
+        if self._client.is_blocked or relay.end is not None:
+            return now_s + idle_s
+        if now_s - relay.progress_s >= idle_s:
+            relay.stop(End.PAUSED)
+        return relay.progress_s + idle_s
+
+    def _ask_for_figures(self, relay: Relay) -> None:
+        plane, admitted = self._serving.plane, self._admitted
+        asked = self._head.headers.get(b"x-capyctl-metrics", b"").lower() == b"on"
+        wanted = asked or plane.request_metrics
+        if plane.timing_header:
+            relay.timing_lines = self._timing_line
+        if not wanted and not (plane.timing_header and admitted.streams):
+            return
+        figures = Figures(admitted.route.family, self._forwarded_s, streamed=admitted.streams)
+
+        def last_words() -> bytes:
+            words = figures.comment() if wanted else b""
+            if plane.timing_header:
+                words += b": x-capyctl-timing %b\n\n" % self._timing()
+            return words
+
+        relay.tell_figures(figures, last_words)
+
+    def _timing(self) -> bytes:
+        """Milliseconds in the queue, and from forwarding to now."""
+        engine_ms = (trio.current_time() - self._forwarded_s) * 1000
+        return msgspec.json.encode(
+            {"queue_ms": round(self.waited_s * 1000, 3), "engine_ms": round(engine_ms, 3)}
+        )
+
+    def _timing_line(self) -> bytes:
+        return b"x-capyctl-timing: %b\r\n" % self._timing()

@@ -1,0 +1,136 @@
+"""Why a request is not served, and the bytes that say so: an answer, or a stream's last event.
+
+Every error body is flat (`code`, `message`, `retryable`) and carries an OpenAI-style `error`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import attrs
+import msgspec
+
+from capyctl.domain.errors import INFERENCE_ERRORS, InferenceRefusal
+
+MESSAGE_CHARS_MAX = 512
+"""Of an engine's own message."""
+
+_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+def status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b"Unknown"))
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """One refusal or failure, complete: what the client sees, and what the log says."""
+
+    code: str
+    message: str
+    status: int
+    retryable: bool = False
+    param: str | None = None
+    """The field of the request at fault."""
+    allow: str | None = None
+    """Methods that the path has, on a 405."""
+
+    @property
+    def body(self) -> bytes:
+        flat: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.retryable:
+            flat["retryable"] = True
+        flat["error"] = {
+            "message": self.message,
+            "type": _TYPES.get(
+                self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+            ),
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode(flat)
+
+    @property
+    def event(self) -> bytes:
+        """The last event of a stream that broke. No ``[DONE]`` follows it."""
+        return b"data: %b\n\n" % self.body
+
+    @property
+    def headers(self) -> bytes:
+        """Header lines that belong to the failure itself."""
+        lines = [b"Content-Type: application/json\r\n"]
+        if self.status == 429:
+            lines.append(b"Retry-After: 1\r\n")
+        if self.status == 401:
+            lines.append(b"WWW-Authenticate: Bearer\r\n")
+        if self.allow is not None:
+            lines.append(b"Allow: %b\r\n" % self.allow.encode())
+        if self.code == "shutting_down":
+            lines.append(b"Retry-After: 5\r\nCache-Control: no-store\r\n")
+        return b"".join(lines)
+
+
+def failure(
+    code: str, message: str, *, param: str | None = None, allow: str | None = None
+) -> Failure:
+    """A failure with the status and retryability that its code has."""
+    kind = INFERENCE_ERRORS[code]
+    return Failure(
+        code=code,
+        message=message,
+        status=kind.http_status,
+        retryable=kind.retryable,
+        param=param,
+        allow=allow,
+    )
+
+
+def refused(refusal: InferenceRefusal) -> Failure:
+    return failure(refusal.code, refusal.message)
+
+
+def malformed(message: str, status: int = 400) -> Failure:
+    """A request that is no HTTP request, or over a bound of its form (408, 431)."""
+    return Failure(code="invalid_request", message=message, status=status)
+
+
+def engine_rejected(status: int, body: bytes) -> Failure | None:
+    """The engine's own 400, 413 or 422, with its message; None when the body is no JSON."""
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    message = engine_message(answer) or body.decode(errors="replace")
+    return Failure(code="engine_rejected", message=message[:MESSAGE_CHARS_MAX], status=status)
+
+
+def engine_failed(status: int, body: bytes) -> Failure:
+    """Any other answer of an engine that is no success."""
+    try:
+        told = engine_message(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        told = None
+    said = f": {told[:MESSAGE_CHARS_MAX]}" if told else ""
+    return failure("engine_error", f"the engine answered {status}{said}")
+
+
+def engine_message(answer: object) -> str | None:
+    """The sentence in an engine's error body, whichever of the usual shapes it has."""
+    for _ in range(3):
+        if isinstance(answer, str):
+            return answer or None
+        if not isinstance(answer, dict):
+            return None
+        answer = next(
+            (answer[key] for key in ("error", "message", "detail") if answer.get(key)), None
+        )
+    return answer if isinstance(answer, str) else None
+
+
+SHUTTING_DOWN = failure("shutting_down", "the server is shutting down; try again later")

@@ -1,0 +1,35 @@
+"""What the connections of one listener share."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.dataplane.alarms import Alarms
+from capyctl.dataplane.plane import Plane
+from capyctl.dataplane.poller import Poller
+from capyctl.dataplane.pool import EnginePool
+from capyctl.dataplane.request_ids import RequestIds
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Serving:
+    plane: Plane
+    poller: Poller
+    alarms: Alarms
+    pool: EnginePool
+    ids: RequestIds
+
+
+def begin_serving(plane: Plane) -> Serving:
+    """Everything that belongs to one run of a listener. Needs the run; `poller` and `alarms` must
+    be run in it."""
+    alarms = Alarms()
+    poller = Poller(plane.on_bug)
+    limits = plane.limits
+    pool = EnginePool(
+        poller,
+        alarms,
+        idle_max_s=limits.engine_idle_max_s,
+        count_max=limits.engine_idle_count_max,
+    )
+    return Serving(plane=plane, poller=poller, alarms=alarms, pool=pool, ids=RequestIds())
