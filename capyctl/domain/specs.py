@@ -96,6 +96,8 @@ class EngineSettings:
     """Typed `engine_config` fields by their document name."""
     profile_args: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
+    approved_paths: tuple[str, ...] = ()
+    """The profile's `security.approved_paths`, for the look through links before a launch."""
     env: Mapping[str, str] = attrs.field(factory=dict)
     """Profile and deployment environment, already checked."""
     parks: bool = False

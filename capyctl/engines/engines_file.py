@@ -21,6 +21,8 @@ FILE_NAME = "engines.yaml"
 DOCUMENT_MAX_BYTES = 32 * 1024
 PROFILES_MAX = 64
 NESTING_MAX = 8
+RESERVED_PREFIX = "local"
+"""Names that begin like this stand for the executables of a role's own document."""
 
 _REVISION = re.compile(r"# capyctl-document-revision: ([0-9]{1,18})\s*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -110,6 +112,8 @@ def check_name(name: str) -> None:
     Raises:
         Invalid: names `runtime_profiles`.
     """
+    if name.startswith(RESERVED_PREFIX):
+        raise Invalid("runtime_profiles", f"{name}: names that begin with local are the role's own")
     if _NAME.fullmatch(name) is None:
         raise Invalid(
             "runtime_profiles", "names are 1 to 63 of a-z, 0-9, '.', '_' and '-', letter first"

@@ -31,7 +31,7 @@ def search_path(order: LaunchOrder) -> str:
     return ":".join([*folders, *SYSTEM_PATH])
 
 
-def common_env(order: LaunchOrder, surroundings: Surroundings) -> dict[str, str]:
+def shared_env(order: LaunchOrder, surroundings: Surroundings) -> dict[str, str]:
     """Search path, GPU and log: what every engine gets.
 
     Raises:

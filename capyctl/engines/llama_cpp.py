@@ -19,7 +19,7 @@ from capyctl.contracts.engines import (
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines.arguments import check_rendered_once
-from capyctl.engines.environment import common_env
+from capyctl.engines.environment import shared_env
 from capyctl.engines.http import Unreachable
 from capyctl.engines.prometheus import read_metrics, total
 from capyctl.engines.readiness import (
@@ -167,7 +167,7 @@ class LlamaCpp:
         return usage
 
     def _env(self, order: LaunchOrder) -> dict[str, str]:
-        env = common_env(order, self.surroundings)
+        env = shared_env(order, self.surroundings)
         env.update(order.engine.env)
         env["XDG_CONFIG_HOME"] = self.surroundings.engine_dir(self.name, "config")
         env["LLAMA_CACHE"] = self.surroundings.engine_dir(self.name, "cache")

@@ -25,7 +25,6 @@ def prepare_launch(
     order: LaunchOrder,
     surroundings: Surroundings,
     *,
-    approved_paths: tuple[str, ...] = (),
     system_config: Path = LLAMA_SYSTEM_CONFIG,
 ) -> None:
     """Make the folders that the rendered environment names, and look for what would override it.
@@ -36,7 +35,9 @@ def prepare_launch(
         NotPrepared: ``engine_config_file``, ``engine_argument_rejected`` or ``launch_failed``.
     """
     try:
-        check_real_paths(paths_in(order.engine.family, order.engine.extra_args), approved_paths)
+        check_real_paths(
+            paths_in(order.engine.family, order.engine.extra_args), order.engine.approved_paths
+        )
     except ValueError as problem:
         raise NotPrepared("engine_argument_rejected", str(problem)) from problem
     if order.engine.family == "llamacpp":

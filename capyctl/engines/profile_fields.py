@@ -34,7 +34,8 @@ class StoredProfile:
 
     engine: str
     revision: int = 1
-    executable: str
+    executable: tuple[str, ...]
+    """Program and leading arguments."""
     build_fingerprint: str | None = None
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -61,7 +62,7 @@ class StoredProfile:
             name=name,
             family=self.engine,
             revision=self.revision,
-            executable=(self.executable,),
+            executable=self.executable,
             version=(fingerprint.partition("+")[0] if commit_apart else fingerprint) or "unknown",
             args=self.args,
             env=dict(self.env),
@@ -119,7 +120,7 @@ def load_profile(path: str, found: Any) -> StoredProfile:
     stored = StoredProfile(
         engine=_engine(path, top),
         revision=_whole(path, top, "revision", 1),
-        executable=_absolute(path, top, "executable"),
+        executable=_program(path, top),
         build_fingerprint=_optional_text(path, top, "build_fingerprint"),
         args=_texts(path, top, "args"),
         env=_env(path, top),
@@ -195,7 +196,9 @@ def dump_profile(stored: StoredProfile) -> dict[str, Any]:
     dumped = {
         "engine": stored.engine,
         "revision": stored.revision,
-        "executable": stored.executable,
+        "executable": stored.executable[0]
+        if len(stored.executable) == 1
+        else list(stored.executable),
         "build_fingerprint": stored.build_fingerprint,
         "args": list(stored.args),
         "env": dict(stored.env),
@@ -271,6 +274,16 @@ def _optional_text(path: str, found: Mapping[str, Any], name: str) -> str | None
     if not isinstance(value, str) or not value or len(value) > 4096:
         raise Invalid(f"{path}.{name}", "must be a text")
     return value
+
+
+def _program(path: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    """A path, or a list of a path and leading arguments."""
+    if not isinstance(found.get("executable"), list):
+        return (_absolute(path, found, "executable"),)
+    program = _texts(path, found, "executable")
+    if not program or not program[0].startswith("/"):
+        raise Invalid(f"{path}.executable", "must begin with an absolute path")
+    return program
 
 
 def _absolute(path: str, found: Mapping[str, Any], name: str) -> str:

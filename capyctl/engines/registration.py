@@ -12,6 +12,7 @@ from typing import Literal
 import attrs
 
 from capyctl.engines.engines_file import (
+    RESERVED_PREFIX,
     EnginesFile,
     check_name,
     edit_engines_file,
@@ -34,8 +35,6 @@ from capyctl.engines.profile_fields import Invalid, StoredProfile, check_profile
 
 KNOWN_ENGINES = frozenset({"vllm", "llamacpp"})
 """Engines that this version can run."""
-RESERVED_NAME = "local"
-"""Names that begin like this stand for the executables of a role's own document."""
 
 
 class RegistrationRefused(Exception):
@@ -71,7 +70,8 @@ class ListedEngine:
     version: str
     custom: bool
     deep_park: bool
-    executable: str
+    executable: tuple[str, ...]
+    """Program and leading arguments."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,9 +104,8 @@ def add_engine(
     caller's `CUDA_HOME`. Blocks for up to a minute and a little, reading files.
 
     Raises:
-        RegistrationRefused: ``engine_not_found``, ``engine_unsupported``,
-            ``engine_version_failed``, ``profile_exists``, ``capability_missing`` or
-            ``invalid_config``.
+        RegistrationRefused: ``engine_not_found``, ``engine_unsupported``, ``profile_exists``,
+            ``engine_version_failed``, ``capability_missing`` or ``invalid_config``.
     """
     installation = _located(path, system_config)
     profile = name or installation.family
@@ -115,7 +114,7 @@ def add_engine(
     probe = deep_park_probe(installation)
     stored = StoredProfile(
         engine=installation.family,
-        executable=installation.executable,
+        executable=(installation.executable,),
         build_fingerprint=version.build_fingerprint,
         args=tuple(args),
         env=dict(env or {}),
@@ -220,9 +219,9 @@ def _located(path: str | Path, system_config: Path) -> Installation:
 
 
 def _refuse_taken(name: str, taken: Collection[str], engines_file: Path) -> None:
-    if name.startswith(RESERVED_NAME):
+    if name.startswith(RESERVED_PREFIX):
         raise RegistrationRefused(
-            "profile_exists", f"{name}: names that begin with {RESERVED_NAME} are the role's own"
+            "profile_exists", f"{name}: names that begin with {RESERVED_PREFIX} are the role's own"
         )
     if name in taken:
         raise RegistrationRefused("profile_exists", f"the role's document declares {name} itself")

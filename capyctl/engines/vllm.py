@@ -18,7 +18,7 @@ from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines import vllm_sleep
 from capyctl.engines.arguments import check_rendered_once, names_option
-from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, common_env
+from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, shared_env
 from capyctl.engines.http import Unreachable
 from capyctl.engines.prometheus import highest, read_metrics, total
 from capyctl.engines.readiness import (
@@ -178,7 +178,7 @@ class Vllm:
         return options
 
     def _env(self, order: LaunchOrder, keys: LaunchKeys) -> dict[str, str]:
-        env = common_env(order, self.surroundings)
+        env = shared_env(order, self.surroundings)
         _refuse_expandable_segments(order)
         env.update(build_env(order, self.surroundings))
         env.update(order.engine.env)

@@ -226,6 +226,8 @@ runtime_profiles:
             "runtime_profiles.a.log_policy.max_file_bytes",
         ),
         ("  a:", "  A b:", "runtime_profiles"),
+        ("  a:", "  local-a:", "runtime_profiles"),
+        ("/opt/vllm/bin/vllm", "[vllm]", "runtime_profiles.a.executable"),
     ],
 )
 def test_documents_are_closed(tmp_path, old, new, path):
@@ -261,6 +263,16 @@ def test_a_missing_document_is_an_empty_one(tmp_path):
     assert (held.revision, held.profiles) == (0, {})
     (tmp_path / "good.yaml").write_text(GOOD)
     assert read_engines_file(tmp_path / "good.yaml").revision == 4
+
+
+def test_a_program_with_leading_arguments_reads_back(tmp_path):
+    document = tmp_path / "engines.yaml"
+    document.write_text(GOOD.replace("/opt/vllm/bin/vllm", "[/usr/bin/python3, -I, /x/engine.py]"))
+
+    held = edit_engines_file(document, lambda found: found.profiles)
+
+    assert read_engines_file(document).profiles == held.profiles
+    assert held.profiles["a"].executable == ("/usr/bin/python3", "-I", "/x/engine.py")
 
 
 def test_where_the_document_lies():
