@@ -138,6 +138,7 @@ def _map(node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
         key = key_node.value
         if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, str):
             raise _Refusal(ProblemClass.UNSUPPORTED, path, "keys are text")
+        key = _text(key, path)
         at = f"{path}.{key}" if path else key
         if key_node.tag == "tag:yaml.org,2002:merge":
             raise _Refusal(ProblemClass.UNSUPPORTED, at, "merge keys are not accepted")
@@ -147,8 +148,16 @@ def _map(node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
     return found
 
 
+def _text(text: str, path: str) -> str:
+    """Escaped surrogate pairs as the characters they stand for, as JSON has it."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise _Refusal(ProblemClass.UNSUPPORTED, path, "half a surrogate pair") from None
+
+
 def _scalar(node: Any, path: str) -> object:
-    text: str = node.value
+    text = _text(node.value, path)
     if node.style is not None:
         return text
     if text in _NULL:

@@ -21,6 +21,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.booleans())
 def test_every_value_comes_back(value, ascii_only):
     assert read_json(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
