@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -70,9 +70,16 @@ class Processes(Protocol):
         """
 
     async def log_tail(
-        self, deployment: DeploymentId, launch: LaunchId, *, bytes_max: int
+        self,
+        deployment: DeploymentId,
+        launch: LaunchId,
+        *,
+        bytes_max: int,
+        secrets: Iterable[str] = (),
     ) -> tuple[str, bool] | None:
         """Whole last lines of the launch's log and whether earlier ones were left out.
+
+        ``secrets`` are taken out beside those the launch was spawned with.
 
         None when there is no log. Raises PermissionError for a raw one.
         """

@@ -67,6 +67,8 @@ class LocalHost:
     ports: Ports
     secret: bytes = attrs.field(repr=False)
     raw_logs: bool = False
+    before_launch: Callable[[LaunchOrder], None] = attrs.field(default=lambda _: None)
+    """What must be true on disk first; blocks, so it runs in a thread. Raises LaunchRefused."""
     extra_env: Callable[[LaunchOrder], Mapping[str, str]] = attrs.field(default=lambda _: {})
     """What a simulated machine adds to an engine's environment."""
 
@@ -84,6 +86,7 @@ class LocalHost:
                 f"this release cannot launch {order.engine.family}",
                 permanent=True,
             )
+        await trio.to_thread.run_sync(self.before_launch, order)
         try:
             port = self.ports.lease()
         except OSError as problem:
@@ -239,7 +242,13 @@ class LocalHost:
         return await self._family(record).sample(self._control(record))
 
     async def log_tail(self, record: LaunchRecord, *, bytes_max: int) -> tuple[str, bool] | None:
-        return await self.processes.log_tail(record.deployment, record.launch, bytes_max=bytes_max)
+        keys = launch_keys(self.secret, record.launch)
+        return await self.processes.log_tail(
+            record.deployment,
+            record.launch,
+            bytes_max=bytes_max,
+            secrets=(keys.inference, keys.admin),
+        )
 
     def _family(self, record: LaunchRecord) -> Family:
         return self.families[record.family]

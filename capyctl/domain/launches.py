@@ -6,7 +6,7 @@ import attrs
 
 from capyctl.domain.identity import ProcessIdentity
 from capyctl.domain.ids import DeploymentId, InstanceId, LaunchId
-from capyctl.domain.specs import EngineSettings, Residency
+from capyctl.domain.specs import EngineSettings, PhaseCharges, Residency
 
 
 @attrs.frozen(kw_only=True)
@@ -19,6 +19,8 @@ class LaunchOrder:
     residency: Residency
     device_uuids: tuple[str, ...] = ()
     """GPUs the engine may see; empty on a machine without one."""
+    charges: PhaseCharges | None = None
+    """What the launch is charged on its domains, phase by phase."""
 
 
 @attrs.frozen(kw_only=True)

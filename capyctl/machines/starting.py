@@ -159,6 +159,7 @@ def launch_order(one: Instance, launch: LaunchId) -> LaunchOrder:
         engine=one.order.engine,
         residency=one.order.residency,
         device_uuids=() if uuid is None else (uuid,),
+        charges=one.held.candidate.charges,
     )
 
 

@@ -143,6 +143,7 @@ def switch_event(switch: Switch) -> NewEvent:
             "target_deployment": switch.target.deployment,
             "host": switch.host,
             "victims": [str(v.instance) for v in switch.victims],
+            "explicit": switch.explicit,
             "detail": (switch.failed_because or "")[:512],
         },
     )

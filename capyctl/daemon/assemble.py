@@ -1,0 +1,188 @@
+"""Puts a standalone daemon together: the one place that knows every part."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+
+from actors import ChildSpec
+from capyctl.config.complete import Checks, complete_deployment
+from capyctl.config.resolve import resolve
+from capyctl.config.settings import StandaloneSettings
+from capyctl.control.directory import Directory
+from capyctl.control.recover import ControlPlane, open_control
+from capyctl.control.sampler import SamplerActor
+from capyctl.control.surroundings import World
+from capyctl.daemon.clock import SystemClock, UlidIds
+from capyctl.daemon.load import LoadView
+from capyctl.daemon.machine import OwnMachine
+from capyctl.daemon.management import DaemonManagement
+from capyctl.daemon.publishing import Publishing
+from capyctl.daemon.routing import Routing
+from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.errors import Refused
+from capyctl.domain.ids import HostId
+from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
+from capyctl.engines.arguments import check_extra_args
+from capyctl.engines.env_rules import resolve_env
+from capyctl.gates.admission import QueueBounds
+from capyctl.store.sqlite_store import SqliteStore, open_store
+from capyctl.telemetry.fragments import Fragments
+from capyctl.telemetry.hub import Hub
+from capyctl.telemetry.log import Log
+
+DATABASE = "srv.sqlite3"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Daemon:
+    """A running control plane and what serves from it."""
+
+    settings: StandaloneSettings
+    world: World
+    machine: OwnMachine
+    control: ControlPlane
+    management: DaemonManagement
+    hub: Hub
+    routing: Routing
+    publishing: Publishing
+    fragments: Fragments
+
+
+@asynccontextmanager
+async def open_daemon(
+    settings: StandaloneSettings, machine: OwnMachine, log: Log
+) -> AsyncIterator[Daemon]:
+    """Everything but the listeners, for the length of the block. Engines outlive it.
+
+    Raises:
+        store.errors.StoreUnusable: the database cannot be used; it was not changed.
+    """
+    clock, ids = SystemClock(), UlidIds()
+    path = settings.state_root / DATABASE
+    async with open_store(path, clock_wall_ms=clock.wall_ms, ids=ids) as store:
+        if store.put_back is not None:
+            log.warning("store_was_put_back", reason=store.put_back)
+        async with _over_store(settings, machine, log, store, clock, ids) as daemon:
+            yield daemon
+
+
+@asynccontextmanager
+async def _over_store(
+    settings: StandaloneSettings,
+    machine: OwnMachine,
+    log: Log,
+    store: SqliteStore,
+    clock: SystemClock,
+    ids: UlidIds,
+) -> AsyncIterator[Daemon]:
+    stored = await store.load()
+    directory = _directory(settings)
+    directory.load((*stored.deployments, *stored.instances, *stored.operations))
+    fragments = Fragments.from_store(stored)
+    host_id = HostId(settings.host)
+    routing = Routing(
+        directory,
+        engine_paths=machine.host.routes,
+        stream_idle_s=settings.queue.stream_idle_s,
+    )
+    publishing = Publishing(settings, machine.simulated_profiles)
+    for listener in (directory.apply, fragments.apply, routing.apply):
+        store.listen(listener)
+    hub = Hub(store, last_seq=stored.last_seq)
+    world = World(
+        store=store,
+        clock=clock,
+        ids=ids,
+        hosts={host_id: machine.host},
+        directory=directory,
+        session_epoch=stored.session_epoch,
+        log=log.event,
+    )
+    load_view = LoadView(world=world)
+    resolver = Resolver(publishing=publishing, machine=machine, settings=settings)
+    async with open_control(world, resolve=resolver, measure_host=host_id) as control:
+        await control.system.start_child(
+            ChildSpec(
+                name="sampler",
+                make=lambda: SamplerActor(
+                    world, placement=control.placement, host=host_id, kept=load_view.keep
+                ),
+            )
+        )
+        management = DaemonManagement(
+            world=world,
+            store=store,
+            fragments=fragments,
+            hub=hub,
+            catalogue=control.catalogue,
+            load_view=load_view,
+            completer=Completer(publishing=publishing, settings=settings),
+        )
+        try:
+            yield Daemon(
+                settings=settings,
+                world=world,
+                machine=machine,
+                control=control,
+                management=management,
+                hub=hub,
+                routing=routing,
+                publishing=publishing,
+                fragments=fragments,
+            )
+        finally:
+            hub.close()
+
+
+def _directory(settings: StandaloneSettings) -> Directory:
+    queue = settings.queue
+    return Directory(
+        running_max=queue.running_per_deployment_max,
+        pending_max=queue.pending_per_deployment_max,
+        bounds=QueueBounds(total_max=queue.pending_total_max, bytes_max=queue.buffered_bytes_max),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Completer:
+    """Documents to specifications, with what is published now."""
+
+    publishing: Publishing
+    settings: StandaloneSettings
+
+    def __call__(self, document: Mapping[str, Any]) -> DeploymentSpec:
+        return complete_deployment(
+            document,
+            profiles=self.publishing.profiles,
+            models_root=self.settings.models_root,
+            defaults=self.settings.defaults,
+            checks=Checks(extra_args=check_extra_args, env=resolve_env),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Resolver:
+    """Specifications to charges and engine settings on this machine."""
+
+    publishing: Publishing
+    machine: OwnMachine
+    settings: StandaloneSettings
+
+    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts) -> ResolvedSpec:
+        profile = self.publishing.find(spec.profile)
+        if profile is None:
+            raise Refused(
+                "checkpoint_unusable",
+                f"profile {spec.profile} is not published any more; register it again",
+            )
+        return resolve(
+            spec,
+            profile=profile,
+            machine=self.machine.shape,
+            facts=facts,
+            kv_default_bytes=self.settings.kv_default_bytes,
+        )

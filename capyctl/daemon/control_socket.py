@@ -1,0 +1,136 @@
+"""``control.sock``: how `capyctl engine` makes a running daemon look at its engines again.
+
+One JSON request and one JSON answer per connection; only this user and root are heard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from capyctl.config.problems import InvalidDocument
+from capyctl.control.directory import Directory
+from capyctl.daemon.publishing import Publishing
+from capyctl.machines.deployment import EMPTY
+
+REQUEST_BYTES_MAX = 64 * 1024
+REQUEST_S_MAX = 5.0
+CONNECTIONS_MAX = 8
+NAME = "control.sock"
+_CREDENTIALS = struct.Struct("3i")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ControlSocket:
+    """Answers ``{"action": "reload"|"list"|"check_remove", "name"?: …}``."""
+
+    path: Path
+    publishing: Publishing
+    directory: Directory
+    log: Callable[..., None]
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; the socket file is removed then."""
+        self.path.unlink(missing_ok=True)
+        listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            await listening.bind(str(self.path))
+        finally:
+            os.umask(before)
+        listening.listen(CONNECTIONS_MAX)
+        limit = trio.CapacityLimiter(CONNECTIONS_MAX)
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    connection, _ = await listening.accept()
+                    nursery.start_soon(self._one, connection, limit)
+        finally:
+            listening.close()
+            self.path.unlink(missing_ok=True)
+
+    async def _one(self, connection: trio.socket.SocketType, limit: trio.CapacityLimiter) -> None:
+        async with limit:
+            with trio.move_on_after(REQUEST_S_MAX):
+                try:
+                    await self._converse(connection)
+                except OSError as problem:
+                    self.log("control_socket_broke", problem=str(problem))
+            connection.close()
+
+    async def _converse(self, connection: trio.socket.SocketType) -> None:
+        if not _ours(connection):
+            return
+        data = b""
+        while not data.endswith(b"\n") and len(data) <= REQUEST_BYTES_MAX:
+            piece = await connection.recv(4096)
+            if not piece:
+                break
+            data += piece
+        answer = json.dumps(self._answer(data)).encode() + b"\n"
+        sent = 0
+        while sent < len(answer):
+            sent += await connection.send(answer[sent:])
+
+    def _answer(self, data: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(data)
+            action = request["action"]
+        except (ValueError, KeyError, TypeError):
+            return {"ok": False, "code": "invalid_request", "message": "not a request"}
+        match action:
+            case "reload":
+                return self._reload()
+            case "list":
+                return {"ok": True, "profiles": self._profiles()}
+            case "users":
+                return {"ok": True, "deployments": self._users(str(request.get("name")))}
+        return {"ok": False, "code": "invalid_request", "message": "unknown action"}
+
+    def _reload(self) -> dict[str, Any]:
+        try:
+            self.publishing.reload()
+        except InvalidDocument as problem:
+            return {"ok": False, "code": "publish_rejected", "message": str(problem)}
+        self.log("engines_published", profiles=[p.name for p in self.publishing.profiles])
+        return {"ok": True, "profiles": self._profiles()}
+
+    def _profiles(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "profile": profile.name,
+                "engine": profile.family,
+                "version": profile.version,
+                "source": profile.source,
+                "deep_park": profile.deep_park,
+                "deployments": self._users(profile.name),
+            }
+            for profile in self.publishing.profiles
+        ]
+
+    def _users(self, profile: str) -> list[str]:
+        """Names of deployments on this profile that run or hold something."""
+        return [
+            deployment.spec.name
+            for deployment in self.directory.deployments.values()
+            if deployment.spec.profile == profile
+            and any(
+                one.state not in EMPTY
+                for one in self.directory.instances.get(deployment.id, {}).values()
+            )
+        ]
+
+
+def _ours(connection: trio.socket.SocketType) -> bool:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return uid in (0, os.getuid())
