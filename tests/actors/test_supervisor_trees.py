@@ -95,6 +95,31 @@ async def test_a_supervisor_cut_short_keeps_its_children_for_its_return(autojump
     assert await ask(ref, "hello", within_s=1) == "hello"
 
 
+async def test_a_supervisor_cut_short_in_the_middle_of_a_restart_keeps_them_too(
+    autojump_clock, nursery
+):
+    """`b` failed and `c` is slow to end for it, when all of inner is to be restarted; `a` is
+    cancelled with inner, which must not pass for an end of its own.
+    """
+    starts = []
+    children = [worker("a", starts), worker("b", starts, limit=ONE), worker("c", starts)]
+    inner = Supervisor("inner", strategy="rest_for_one", children=children)
+    cut = ChildSpec("inner", lambda: inner, stop_within_s=0.5)
+    x = worker("x", starts, limit=ONE)
+    outer = Supervisor("outer", strategy="one_for_all", children=[x, cut])
+    await nursery.start(outer.run)
+    refs = [inner.find(name) for name in "abc"]
+    refs[2].tell("busy")
+    await wait_all_tasks_blocked()
+
+    refs[1].tell("fail")
+    outer.find("x").tell("fail")
+    await trio.sleep(10)
+
+    assert starts == ["x", "a", "b", "c"] * 2
+    assert [inner.find(name) for name in "abc"] == refs
+
+
 async def test_escalation_goes_all_the_way_up():
     starts = []
     inner = Supervisor("inner", children=[worker("a", starts)])
