@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -44,7 +44,8 @@ class Security(Closed):
 
 
 class RuntimeProfile(Closed):
-    engine: Literal["vllm", "sglang", "tensorfold", "llamacpp"]
+    engine: Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
+    """Any name: profiles of engines that this release does not know are passed over."""
     revision: Count = 1
     executable: str | list[str]
     build_fingerprint: str | None = None
@@ -64,6 +65,9 @@ class RuntimeProfile(Closed):
         return value
 
     def profile(self, name: str, *, source: str) -> Profile:
+        label = self.build_fingerprint or ""
+        # llama.cpp's fingerprint is its version, a plus, and its commit.
+        version = label.partition("+")[0] if self.engine == "llamacpp" else label
         program = (self.executable,) if isinstance(self.executable, str) else self.executable
         security = self.security
         return Profile(
@@ -71,7 +75,7 @@ class RuntimeProfile(Closed):
             family=self.engine,
             revision=self.revision,
             executable=tuple(program),
-            version=self.build_fingerprint or "unknown",
+            version=version or "unknown",
             args=tuple(self.args),
             env=dict(self.env),
             deep_park=security.deep_park == "enabled" and self.engine in ("vllm", "sglang"),
@@ -105,24 +109,41 @@ class EnginesDocument(Closed):
 def read_engines(path: Path) -> tuple[Profile, ...]:
     """The profiles of an `engines.yaml`, in its order; none when the file is not there.
 
+    Profiles of engines that this release does not know are left out; `skipped_engines` names
+    them.
+
     Raises:
         InvalidDocument: not a valid document, or larger than 32 KiB.
     """
+    return parse_engines(_document(path)) if path.exists() else ()
+
+
+def skipped_engines(path: Path) -> tuple[str, ...]:
+    """Names of profiles that `read_engines` leaves out. Raises as that does."""
     if not path.exists():
         return ()
+    parsed = check(EnginesDocument, _document(path), what="engines")
+    profiles = parsed.runtime_profiles.items()
+    return tuple(name for name, profile in profiles if profile.engine not in FAMILIES)
+
+
+def parse_engines(document: Mapping[str, Any]) -> tuple[Profile, ...]:
+    """As `read_engines`, of a parsed document."""
+    parsed = check(EnginesDocument, document, what="engines")
+    return tuple(
+        profile.profile(name, source="engines_file")
+        for name, profile in parsed.runtime_profiles.items()
+        if profile.engine in FAMILIES
+    )
+
+
+def _document(path: Path) -> Mapping[str, Any]:
     text = read_text(path, what="engines")
     if len(text.encode()) > DOCUMENT_MAX_BYTES:
         detail = f"has more than {DOCUMENT_MAX_BYTES} bytes"
         problem = ConfigProblem(kind=ProblemClass.IO, path=str(path), detail=detail)
         raise InvalidDocument(problem, "engines")
-    return parse_engines(read_yaml(text, what="engines", name=str(path)))
-
-
-def parse_engines(document: Mapping[str, Any]) -> tuple[Profile, ...]:
-    """Raises InvalidDocument."""
-    parsed = check(EnginesDocument, document, what="engines")
-    profiles = parsed.runtime_profiles.items()
-    return tuple(profile.profile(name, source="engines_file") for name, profile in profiles)
+    return read_yaml(text, what="engines", name=str(path))
 
 
 class LocalEngine(Closed):

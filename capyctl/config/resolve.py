@@ -24,9 +24,11 @@ from capyctl.domain.specs import (
     Residency,
     ResolvedSpec,
 )
+from capyctl.domain.units import GIB
 from capyctl.ledger.sizing import size
 from capyctl.ledger.sizing_request import Place, Sized, SizingRequest, Unresolvable
 
+LOCAL_UNIFIED_CACHE_BYTES = 16 * GIB
 _OTHER_CODES = frozenset({"invalid_config", "missing_system_allocation"})
 _UNCOUNTABLE_OPTIONS = frozenset(
     {
@@ -66,8 +68,8 @@ def resolve(
 
     ``facts`` is None until the model's files were measured: the figures are provisional then.
     ``env`` is the checked environment of profile and document; without it the two are merged
-    as they are, names in capitals. ``kv_default_bytes`` is the cache of a document that states
-    no memory, where the host has one of its own.
+    as they are, names in capitals. ``kv_default_bytes`` is the host's `local_engine.kv_cache`:
+    the cache of a document that states no memory and runs on a profile of that block.
 
     Raises:
         Refused: ``checkpoint_unusable``, ``unsupported_capability`` or ``invalid_config``, with
@@ -99,7 +101,9 @@ def explain(
     if facts is not None:
         _check_files(spec, settings, facts)
     request = _request(spec, document, profile, facts)
-    found = size(attrs.evolve(request, kv_default_bytes=kv_default_bytes), machine)
+    if profile.source == "document":
+        request = attrs.evolve(request, kv_default_bytes=_local_cache(kv_default_bytes, machine))
+    found = size(request, machine)
     if isinstance(found, Unresolvable):
         raise _refusal(found)
     parsers = choose_parsers(
@@ -127,6 +131,13 @@ def explain(
         notes=found.notes,
         parser_sources=tuple((field, parser.source) for field, parser in parsers.items()),
     )
+
+
+def _local_cache(stated_bytes: int | None, machine: MachineShape) -> int | None:
+    """16 GiB on unified memory unless stated; derived on cards."""
+    if stated_bytes is None and machine.unified:
+        return LOCAL_UNIFIED_CACHE_BYTES
+    return stated_bytes
 
 
 def _refusal(found: Unresolvable) -> Refused:

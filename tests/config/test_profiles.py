@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from capyctl.config.problems import InvalidDocument
-from capyctl.config.profiles import parse_engines, read_engines
+from capyctl.config.profiles import parse_engines, read_engines, skipped_engines
 
 FULL = {
     "engine": "vllm",
@@ -63,7 +63,7 @@ def test_only_some_engines_park(engine, parks):
         ({"local-x": FULL}, "runtime_profiles"),
         ({"mine": {**FULL, "launch_settings": {}}}, "runtime_profiles"),
         ({"mine": {**FULL, "executable": "vllm"}}, "runtime_profiles.mine.executable"),
-        ({"mine": {**FULL, "engine": "other"}}, "runtime_profiles.mine.engine"),
+        ({"mine": {**FULL, "engine": "No Name"}}, "runtime_profiles.mine.engine"),
         (
             {"mine": {**FULL, "security": {"deep_park_source": "default"}}},
             "runtime_profiles.mine.security.deep_park_source",
@@ -76,6 +76,20 @@ def test_profiles_are_closed(profiles, path):
         parse_engines(document(**profiles))
 
     assert refused.value.problem.path == path
+
+
+def test_an_engine_of_a_later_release_is_passed_over(tmp_path):
+    path = tmp_path / "engines.yaml"
+    path.write_text(
+        "schema_version: 1\nkind: engines\nruntime_profiles:\n"
+        "  mine: {engine: llamacpp, executable: /l, build_fingerprint: 0.6.0+d812350}\n"
+        "  new: {engine: tomorrow, executable: /t}\n"
+    )
+
+    (found,) = read_engines(path)
+
+    assert (found.name, found.version) == ("mine", "0.6.0")
+    assert skipped_engines(path) == ("new",)
 
 
 def test_no_file_is_no_profile(tmp_path):

@@ -299,18 +299,26 @@ def test_a_restarting_model_may_state_two_sizes():
     assert found.candidates[0].charges.cold == {"gpu0": 11 * GIB, "system": 2 * GIB}
 
 
-def test_a_host_may_have_its_own_default_of_the_cache():
-    spec = complete(MINIMAL)
-
+@pytest.mark.parametrize(
+    ("source", "machine", "stated", "kv"),
+    [
+        ("document", discrete(), 5 * GIB, 5 * GIB),
+        ("document", discrete(), None, 4 * GIB),
+        ("document", unified(), None, 16 * GIB),
+        ("engines_file", discrete(), 5 * GIB, 4 * GIB),
+        ("engines_file", unified(), None, 4 * GIB),
+    ],
+)
+def test_a_host_may_have_its_own_default_for_its_local_engines(source, machine, stated, kv):
     found = resolve(
-        spec,
-        profile=profile("vllm"),
-        machine=discrete(),
+        complete(MINIMAL),
+        profile=profile("vllm", source=source),
+        machine=machine,
         facts=facts(),
-        kv_default_bytes=5 * GIB,
+        kv_default_bytes=stated,
     )
 
-    assert found.engine.kv_cache_bytes == 5 * GIB
+    assert found.engine.kv_cache_bytes == kv
 
 
 # SGLang

@@ -12,6 +12,12 @@ from capyctl.config.yaml import read_scalar, read_text, read_yaml
 
 KEYS = st.text(st.characters(codec="ascii", categories=["L", "Nd"]), min_size=1)
 SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text()
+# A writer of YAML 1.1 leaves texts such as 0E0 bare, which are numbers in 1.2.
+WORDS = st.none() | st.booleans() | st.integers(-(10**9), 10**9)
+WORDS |= st.text(st.characters(exclude_categories=["Nd", "Cs"]))
+WRITTEN = st.dictionaries(
+    KEYS, st.recursive(WORDS, lambda v: st.lists(v) | st.dictionaries(KEYS, v), max_leaves=10)
+)
 DOCUMENTS = st.dictionaries(
     KEYS, st.recursive(SCALARS, lambda v: st.lists(v) | st.dictionaries(KEYS, v), max_leaves=10)
 )
@@ -25,7 +31,7 @@ def test_json_is_yaml_and_means_the_same(document):
 
 
 @pytest.mark.slow
-@given(DOCUMENTS)
+@given(WRITTEN)
 def test_what_a_yaml_writer_writes_is_read_back(document):
     if document:
         assert read_yaml(pyyaml.safe_dump(document), what="x") == document
