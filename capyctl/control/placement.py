@@ -14,13 +14,16 @@ import attrs
 from actors import Actor, Ref
 from capyctl.contracts.store import Change, StoreBroken
 from capyctl.control.surroundings import World
+from capyctl.domain.devices import MemorySample
 from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.operations import OperationKind
 from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import (
     Entry,
+    Foreign,
     Ledger,
     charge,
+    foreign_bytes,
     free,
     hold,
     open_ledger,
@@ -75,7 +78,8 @@ class PlacementActor(Actor[m.PlacementMessage]):
         self._occupancy: dict[InstanceId, m.Occupy] = {}
         self._line: dict[str, Waiting] = {}
         self._turns: dict[HostId, Turn] = {}
-        self._samples: dict[HostId, Any] = {}
+        self._samples: dict[HostId, MemorySample] = {}
+        self._released_at_s: dict[HostId, float] = {}
 
     async def on_start(self) -> None:
         ledger = open_ledger(tuple(host.shape() for host in self._world.hosts.values()))
@@ -154,6 +158,15 @@ class PlacementActor(Actor[m.PlacementMessage]):
             return
         self._occupancy[message.instance] = message
 
+    def _foreign(self) -> Foreign:
+        """What others hold on the devices; a look from before the last release tells nothing."""
+        fresh = {
+            host: sample
+            for host, sample in self._samples.items()
+            if sample.at_s > self._released_at_s.get(host, -1.0)
+        }
+        return foreign_bytes(self.ledger, fresh)
+
     # -- grants ------------------------------------------------------------------------------
 
     async def _serve_line(self) -> None:
@@ -178,7 +191,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             wanted,
             self._occupants(),
             may_evict=reserve.may_evict and mine is None,
-            samples=self._samples,
+            foreign=self._foreign(),
             beside=beside,
         )
         match found:
@@ -238,7 +251,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 phase=question.phase,
                 candidates=question.candidates,
             )
-            found = plan(trial, wanted, occupants, may_evict=message.evict, samples=self._samples)
+            found = plan(trial, wanted, occupants, may_evict=message.evict, foreign=self._foreign())
             if isinstance(found, NoRoom):
                 evict = "" if message.evict else "; `--evict` would move idle models out of the way"
                 short = short or f"Instance {question.index}: {found.reason}{evict}"
@@ -281,6 +294,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
     async def _charge(self, message: m.Charge) -> None:
         if message.instance not in self.ledger.entries:
             return
+        self._note_release(message.instance)
         self.ledger = charge(self.ledger, message.instance, message.phase, message.charges)
         if message.phase in (Phase.PARKED, Phase.PARKING):
             if message.phase is Phase.PARKED:
@@ -290,9 +304,15 @@ class PlacementActor(Actor[m.PlacementMessage]):
             await self._target(message.instance, SwitchEvent.TARGET_UP)
 
     async def _freed(self, instance: InstanceId) -> None:
+        self._note_release(instance)
         self.ledger = free(self.ledger, instance)
         await self._victim_gone(instance)
         await self._target(instance, SwitchEvent.TARGET_GONE)
+
+    def _note_release(self, instance: InstanceId) -> None:
+        entry = self.ledger.entries.get(instance)
+        if entry is not None:
+            self._released_at_s[entry.host] = self._world.clock.monotonic_s()
 
     async def _target(self, instance: InstanceId, happened: SwitchEvent) -> None:
         for turn in list(self._turns.values()):

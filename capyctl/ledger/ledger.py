@@ -89,6 +89,8 @@ def open_ledger(shapes: tuple[MachineShape, ...]) -> Ledger:
 
 
 Samples: TypeAlias = Mapping[HostId, MemorySample]
+Foreign: TypeAlias = Mapping[Pool, int]
+"""Bytes on each pool that no charge explains, as last seen."""
 
 
 def shortage(
@@ -97,7 +99,7 @@ def shortage(
     charges: Charges,
     *,
     replaces: InstanceId | None = None,
-    samples: Samples | None = None,
+    foreign: Foreign | None = None,
 ) -> Shortage | None:
     """The first pool on which ``charges`` do not fit, or None. The one rule of fitting.
 
@@ -110,8 +112,8 @@ def shortage(
         if domain is None:
             continue
         taken = ledger.charged_bytes((host, name), without=replaces)
-        foreign = foreign_bytes(ledger, (host, name), samples or {})
-        excess = max(0, foreign - domain.free_reserve_bytes)
+        unexplained = (foreign or {}).get((host, name), 0)
+        excess = max(0, unexplained - domain.free_reserve_bytes)
         available = domain.managed_limit_bytes - taken - excess
         if need_bytes > available:
             return Shortage(
@@ -120,20 +122,23 @@ def shortage(
     return None
 
 
-def foreign_bytes(ledger: Ledger, pool: Pool, samples: Samples) -> int:
-    """Bytes in use on a device that no charge explains; 0 where nothing was sampled.
+def foreign_bytes(ledger: Ledger, samples: Samples) -> Foreign:
+    """Bytes in use on each device that no charge explains; nothing where none was sampled.
 
-    Only devices: host RAM is shared with everything else, and its limits are shares of it.
+    ``ledger`` is the live one, never one that is only being considered: what a victim
+    would free is explained by its charge until it has gone. Only devices count: host RAM
+    is shared with everything else, and its limits are shares of it.
     """
-    host, name = pool
-    domain = ledger.pools[pool]
-    sample = samples.get(host)
-    if sample is None or name not in sample.available_bytes:
-        return 0
-    if domain.kind is not MemoryKind.DEVICE:
-        return 0
-    used = domain.total_bytes - sample.available_bytes[name]
-    return max(0, used - ledger.charged_bytes(pool))
+    found: dict[Pool, int] = {}
+    for pool, domain in ledger.pools.items():
+        host, name = pool
+        sample = samples.get(host)
+        if sample is None or domain.kind is not MemoryKind.DEVICE:
+            continue
+        if name in sample.available_bytes:
+            used = domain.total_bytes - sample.available_bytes[name]
+            found[pool] = max(0, used - ledger.charged_bytes(pool))
+    return found
 
 
 def hold(ledger: Ledger, entry: Entry) -> Ledger:

@@ -11,7 +11,7 @@ import attrs
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
-from capyctl.ledger.ledger import Entry, Ledger, Samples, Shortage, free, hold, shortage
+from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, shortage
 from capyctl.ledger.victims import Occupant, after_park, in_order, may_go, parked_room
 
 PLANS_MAX = 4096
@@ -67,7 +67,7 @@ def plan(
     occupants: Mapping[InstanceId, Occupant],
     *,
     may_evict: bool,
-    samples: Samples | None = None,
+    foreign: Foreign | None = None,
     beside: Entry | None = None,
 ) -> Plan:
     """The best place for ``wanted``.
@@ -79,23 +79,23 @@ def plan(
 
     ``beside``: a charge that is promised to somebody else and not booked yet.
     """
-    place = _place_now(ledger, wanted, samples, beside)
+    place = _place_now(ledger, wanted, foreign, beside)
     if place is not None:
         return Fits(ledger_version=ledger.version, candidate=place)
     if may_evict and beside is None:
-        found = _evict(ledger, wanted, occupants, samples)
+        found = _evict(ledger, wanted, occupants, foreign)
         if found is not None:
             return found
-    return _no_room(ledger, wanted, occupants, samples)
+    return _no_room(ledger, wanted, occupants, foreign)
 
 
 def _place_now(
-    ledger: Ledger, wanted: Wanted, samples: Samples | None, beside: Entry | None
+    ledger: Ledger, wanted: Wanted, foreign: Foreign | None, beside: Entry | None
 ) -> Candidate | None:
     fitting = []
     for candidate in wanted.candidates:
         charges = _with_promise(candidate.charges.of(wanted.phase), candidate, beside)
-        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, samples=samples)
+        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
         if short is None:
             fitting.append(candidate)
     return min(fitting, key=lambda c: _rank(ledger, c, wanted), default=None)
@@ -126,11 +126,11 @@ def _evict(
     ledger: Ledger,
     wanted: Wanted,
     occupants: Mapping[InstanceId, Occupant],
-    samples: Samples | None,
+    foreign: Foreign | None,
 ) -> FitsAfter | None:
     best: tuple[tuple[int, bool, float, str], FitsAfter] | None = None
     for candidate in wanted.candidates:
-        victims = _victims(ledger, wanted, candidate, occupants, samples)
+        victims = _victims(ledger, wanted, candidate, occupants, foreign)
         if victims is None:
             continue
         going = [occupants[v.instance] for v in victims]
@@ -151,7 +151,7 @@ def _victims(
     wanted: Wanted,
     candidate: Candidate,
     occupants: Mapping[InstanceId, Occupant],
-    samples: Samples | None,
+    foreign: Foreign | None,
 ) -> tuple[Victim, ...] | None:
     """The fewest that make room on this place, or None."""
     charges = candidate.charges.of(wanted.phase)
@@ -166,7 +166,7 @@ def _victims(
         for stops in (False, True):
             after, victims = _without(ledger, chosen, stop=stops)
             short = shortage(
-                after, candidate.host, charges, replaces=wanted.instance, samples=samples
+                after, candidate.host, charges, replaces=wanted.instance, foreign=foreign
             )
             if short is None:
                 return victims
@@ -210,7 +210,7 @@ def _no_room(
     ledger: Ledger,
     wanted: Wanted,
     occupants: Mapping[InstanceId, Occupant],
-    samples: Samples | None,
+    foreign: Foreign | None,
 ) -> NoRoom:
     nearest: Shortage | None = None
     hopeless = True
@@ -220,7 +220,7 @@ def _no_room(
             bare = free(bare, occupant.instance)
     for candidate in wanted.candidates:
         charges = candidate.charges.of(wanted.phase)
-        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, samples=samples)
+        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
         if short is not None and (nearest is None or _lack(short) < _lack(nearest)):
             nearest = short
         if shortage(bare, candidate.host, charges, replaces=wanted.instance) is None:
