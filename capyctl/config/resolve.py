@@ -12,7 +12,7 @@ from capyctl.config.check import check
 from capyctl.config.deployment import DeploymentDocument
 from capyctl.config.engine_config import EngineConfig
 from capyctl.config.parsers import choose_parsers, spelled
-from capyctl.config.problems import unsupported
+from capyctl.config.problems import InvalidDocument, unsupported
 from capyctl.domain.checkpoints import CheckpointFacts
 from capyctl.domain.devices import MachineShape, Profile
 from capyctl.domain.errors import Refused
@@ -95,9 +95,8 @@ def explain(
     kv_default_bytes: int | None = None,
 ) -> Resolution:
     """As `resolve`, with notes and the sources of the chosen parsers."""
-    document = check(DeploymentDocument, json.loads(spec.document), what="deployment")
+    document = _document(spec)
     settings = document.engine_config
-    _check_parking(spec, settings)
     if facts is not None:
         _check_files(spec, settings, facts)
     request = _request(spec, document, profile, facts)
@@ -106,6 +105,8 @@ def explain(
     found = size(request, machine)
     if isinstance(found, Unresolvable):
         raise _refusal(found)
+    if found.residency is not Residency.RESTART_ONLY:
+        _check_parking(spec, settings)
     parsers = choose_parsers(
         spec.family,
         settings,
@@ -133,6 +134,13 @@ def explain(
     )
 
 
+def _document(spec: DeploymentSpec) -> DeploymentDocument:
+    try:
+        return check(DeploymentDocument, json.loads(spec.document), what="deployment")
+    except InvalidDocument as refused:  # stored by a release that took more
+        raise refused.refusal() from None
+
+
 def _local_cache(stated_bytes: int | None, machine: MachineShape) -> int | None:
     """16 GiB on unified memory unless stated; derived on cards."""
     if stated_bytes is None and machine.unified:
@@ -152,9 +160,7 @@ def _refusal(found: Unresolvable) -> Refused:
 def _check_parking(spec: DeploymentSpec, settings: EngineConfig) -> None:
     """Quantisations that SGLang cannot reload after a park."""
     modelopt = (settings.quantization or "").startswith("modelopt")
-    if spec.family != "sglang" or not modelopt or spec.residency is Residency.RESTART_ONLY:
-        return
-    if not _speculates(settings.extra_args):
+    if spec.family == "sglang" and modelopt and not _speculates(settings.extra_args):
         raise Refused(
             "unsupported_capability",
             "capability_missing:deep_park at `engine_config.quantization`: such weights cannot "

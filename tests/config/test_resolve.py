@@ -335,6 +335,17 @@ def test_sglang_is_told_its_pools():
     }
 
 
+def test_weights_that_cannot_be_parked_may_restart():
+    document = {
+        **MINIMAL,
+        "engine": "sglang",
+        "engine_config": {"quantization": "modelopt_fp4"},
+    }
+
+    assert resolved({**document, "residency": "restart_only"}, family="sglang")
+    assert resolved(document, family="sglang", deep_park=False)
+
+
 # Parsers
 
 
