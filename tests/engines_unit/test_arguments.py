@@ -124,7 +124,7 @@ def test_approval_is_by_name(option):
 def test_paths_stay_inside_what_is_approved():
     security = {"approved_options": ("--tool-parser-plugin",), "approved_paths": ("/plugins",)}
     check(["--tool-parser-plugin", "/plugins/a.py"], **security)
-    for path in ("/plugins/../etc/x", "/pluginsx/a.py", "a.py", "/etc/a.py"):
+    for path in ("/plugins/../etc/x", "/plugins/x/../a.py", "/pluginsx/a.py", "a.py", "/etc/a.py"):
         with pytest.raises(ValueError, match="path"):
             check(["--tool-parser-plugin", path], **security)
 

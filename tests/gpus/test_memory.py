@@ -55,6 +55,7 @@ def test_older_hierarchies_are_not_read(tmp_path, lines):
 @pytest.mark.parametrize("path", ["/gone", "/../outside", "relative"])
 def test_a_group_that_is_not_here_is_said_to_be_unreadable(tmp_path, path):
     groups = cgroup(tmp_path, "/", limit=8 * GIB)
+    (tmp_path / "outside").mkdir()
     found = read_ram(proc(tmp_path, cgroup=f"0::{path}\n"), groups)
     assert found.source == "meminfo:cgroup_v2_unreadable"
 
