@@ -134,5 +134,7 @@ def _nothing(_: LaunchOrder) -> Mapping[str, str]:
 
 def simulation_text(stated: str) -> str:
     """``--simulate FILE``: a path is made absolute, so that it is read from anywhere."""
+    if stated.lstrip().startswith("{"):
+        return stated
     path = Path(stated)
     return str(path.absolute()) if stated and path.exists() else stated

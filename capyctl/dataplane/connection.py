@@ -216,5 +216,5 @@ def _answer_here(answer: Answer, decision: Decision) -> Outcome:
 def _identity(request_id: bytes, client_id: bytes | None) -> bytes:
     """The header lines with both request ids."""
     if client_id is None:
-        return b"X-CapyCTL-Request-Id: %b\r\n" % request_id
-    return b"X-CapyCTL-Request-Id: %b\r\nX-Request-Id: %b\r\n" % (request_id, client_id)
+        return b"x-capyctl-request-id: %b\r\n" % request_id
+    return b"x-capyctl-request-id: %b\r\nx-request-id: %b\r\n" % (request_id, client_id)
