@@ -89,6 +89,11 @@ class Answer:
             return answer_head(self.status, lines, self.identity, closes=self.closes)
         return self._open(lines)
 
+    def take_back_head(self) -> None:
+        """What `open_for` returned was not pushed after all."""
+        self.status = 0
+        self.chunked = self.is_stream = self.is_sized = False
+
     def pass_on(self, data: bytes) -> bool:
         """Bytes of the body, framed already. False when the client does not take them all now."""
         self.sent_bytes += len(data)

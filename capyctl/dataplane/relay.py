@@ -201,7 +201,12 @@ class Relay:
         if self._parts is not None:
             self._collect(flow, data)
             return
-        out = flow.feed(data) if data else b""
+        try:
+            out = flow.feed(data) if data else b""
+        except BrokenFraming:
+            if head_bytes:
+                self._answer.take_back_head()
+            raise
         if out or head_bytes:
             self._previous = self.last_bytes
             self.last_bytes = out

@@ -232,6 +232,9 @@ class HttpClient:
                     return
             line, _, rest = self.rest.partition(b"\r\n")
             size = int(line, 16)
+            if size == 0:
+                got.raw_body += await self._trailer()
+                return
             while len(rest) < size + 2:
                 if not await self._more():
                     got.complete = False
@@ -242,8 +245,9 @@ class HttpClient:
             got.body += rest[:size]
             got.raw_body += line + b"\r\n" + rest[: size + 2]
             self.rest = rest[size + 2 :]
-            if size == 0:
-                return
+
+    async def _trailer(self) -> bytes:
+        return await self.until(b"\r\n\r\n")
 
     async def ended(self) -> bool:
         """True when the plane closes without another byte."""
@@ -292,6 +296,7 @@ class World:
         self.admission = Admission(DEPLOYMENT, bounds=self.bounds)
         self.engines: list[FakeEngine] = []
         self.table = RouteTable()
+        self.streams: list[trio.SocketStream] = []
         self.port = 0
         fields = {"api_key": KEY, "limits": limits, **plane_fields}
         self.plane = Plane(
@@ -345,7 +350,9 @@ class World:
         return engine
 
     async def client(self) -> HttpClient:
-        return HttpClient(await trio.open_tcp_stream("127.0.0.1", self.port))
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        self.streams.append(stream)
+        return HttpClient(stream)
 
     async def ask(self, request: bytes, **how: bool) -> Answer:
         """One request on a connection of its own."""
@@ -366,5 +373,9 @@ async def world(
         for script in scripts:
             await made.add_engine(script)
         _, made.port = await nursery.start(serve, ("127.0.0.1", 0), made.plane)
-        yield made
-        nursery.cancel_scope.cancel()
+        try:
+            yield made
+        finally:
+            for stream in made.streams:
+                stream.socket.close()
+            nursery.cancel_scope.cancel()
