@@ -125,7 +125,7 @@ async def test_another_served_name_is_noticed(rig, family):
 
 async def test_a_health_that_comes_too_early_is_not_believed(rig):
     vllm, ordered, at, _ = rig.start("vllm", health_too_early=True, never_ready=True)
-    with trio.move_on_after(2.0) as patience:
+    with trio.move_on_after(1.0) as patience:
         await vllm.wait_ready(at, ordered)
     assert patience.cancelled_caught
 
