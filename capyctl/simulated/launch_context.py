@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -72,6 +73,13 @@ def _read_charges(text: str | None) -> Mapping[str, Mapping[str, int]] | None:
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise BadDocument(f"{CHARGES} must map phases to domains to bytes") from error
+
+
+def ending_signals(behaviour: Behaviour) -> tuple[signal.Signals, ...]:
+    """The signals on which a loaded engine ends in its own way."""
+    if behaviour.faults.ignores_sigterm:
+        return (signal.SIGINT,)
+    return signal.SIGTERM, signal.SIGINT
 
 
 def renamed(names: tuple[str, ...], behaviour: Behaviour) -> tuple[str, ...]:

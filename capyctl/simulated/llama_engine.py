@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import sys
 import time
@@ -16,7 +15,7 @@ from capyctl.simulated.command_line import Options
 from capyctl.simulated.engine_memory import Sizes
 from capyctl.simulated.generation import Scheduler
 from capyctl.simulated.http_server import HttpServer, bind, listen
-from capyctl.simulated.launch_context import LaunchContext, renamed
+from capyctl.simulated.launch_context import LaunchContext, ending_signals, renamed
 from capyctl.simulated.llama_routes import LlamaRoutes
 from capyctl.simulated.local_model import LocalModel
 from capyctl.simulated.process_tree import ProcessTree
@@ -87,6 +86,7 @@ class _Llama:
         self._model = model
         self._names = names
         self._behaviour = context.behaviour
+        self._signals = ending_signals(context.behaviour)
         self._tree = tree
         self._memory = context.memory(tree)
         self._api_keys = _api_keys(options, env)
@@ -118,7 +118,7 @@ class _Llama:
                 return 1
             routes.is_loading = False
             # Only from here on is SIGTERM more than death: while loading it is -15.
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*self._signals) as signals:
                 log("main: server is listening")
                 async for _ in signals:
                     log("srv  operator(): cleaning up before exit...")

@@ -34,11 +34,21 @@ class ProcessTree:
         return self.worker_pid or os.getpid()
 
     def end_workers(self) -> None:
-        """Kill the core and the worker; they hold nothing afterwards."""
-        for pid in (self.core_pid, self.worker_pid):
-            if pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """End the core, which takes its worker along; both are gone afterwards.
+
+        Blocks for some milliseconds; kills them after a second.
+        """
+        if self.core_pid is None or self.worker_pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.core_pid, signal.SIGTERM)
+            for _ in range(200):
+                if os.waitpid(self.core_pid, os.WNOHANG) != (0, 0):
+                    return
+                time.sleep(0.005)
+            os.kill(self.worker_pid, signal.SIGKILL)
+            os.kill(self.core_pid, signal.SIGKILL)
+            os.waitpid(self.core_pid, 0)
 
     def die(self, exit_code: int) -> NoReturn:
         """End at once, connections and all."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 from collections.abc import Mapping
 
@@ -13,7 +12,7 @@ import trio
 from capyctl.simulated.command_line import Options
 from capyctl.simulated.generation import Scheduler
 from capyctl.simulated.http_server import HttpServer, bind, listen
-from capyctl.simulated.launch_context import LaunchContext, renamed
+from capyctl.simulated.launch_context import LaunchContext, ending_signals, renamed
 from capyctl.simulated.local_model import LocalModel
 from capyctl.simulated.process_tree import ProcessTree
 from capyctl.simulated.vllm_control import ControlRoutes
@@ -103,6 +102,7 @@ class _Vllm:
             sleep=self._sleep,
         )
         self._scheduler.on_unmapped = lambda: self._state.fail(ILLEGAL_ACCESS)
+        self._signals = ending_signals(context.behaviour)
         self._is_stopping = False
         self._exit_code = 0
 
@@ -119,16 +119,17 @@ class _Vllm:
                 nursery.cancel_scope.cancel()
                 return 1
             # Only from here on is SIGTERM more than death: importing and loading, it is -15.
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*self._signals) as signals:
                 nursery.start_soon(self._watch_death, nursery.cancel_scope)
                 if not self._behaviour.faults.health_too_early:
                     listen(bound)
                     nursery.start_soon(server.serve)
                 log("Application startup complete.")
                 async for _ in signals:
-                    await self._shut_down(server)
-                    nursery.cancel_scope.cancel()
-                    break
+                    # The second and later ones are lost, as on the real one.
+                    if not self._is_stopping:
+                        self._is_stopping = True
+                        nursery.start_soon(self._shut_down, server, nursery.cancel_scope)
         return self._exit_code
 
     async def _load(self) -> bool:
@@ -183,9 +184,8 @@ class _Vllm:
         if not self._is_stopping:
             scope.cancel()
 
-    async def _shut_down(self, server: HttpServer) -> None:
+    async def _shut_down(self, server: HttpServer, scope: trio.CancelScope) -> None:
         """Idle: end. Busy: without a time-out the clients are waited for, and get nothing."""
-        self._is_stopping = True
         log("Shutting down")
         if self._shutdown_s:
             self._state.is_draining = True
@@ -197,3 +197,4 @@ class _Vllm:
         if server.open_exchanges and not self._state.dead:
             write_line("INFO:     Waiting for connections to close. (CTRL+C to force quit)")
         await server.wait_quiet()
+        scope.cancel()
