@@ -92,7 +92,7 @@ class Figures:
     def into_answer(self, body: bytes) -> bytes:
         """The JSON object with ``capyctl`` as its last member; other bodies unchanged."""
         self.note_answer(body)
-        trimmed = body.rstrip()
+        trimmed = body.strip()
         if not trimmed.startswith(b"{") or not trimmed.endswith(b"}"):
             return body
         member = b'"capyctl":%b' % msgspec.json.encode({"metrics": self.table()})
