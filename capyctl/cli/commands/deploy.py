@@ -1,0 +1,116 @@
+"""`deploy model`: sends a deployment document, and starts what it describes when asked to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from capyctl.cli.call import Call
+from capyctl.cli.client import PREFIX
+from capyctl.cli.commands.actions import open_start, show_ready
+from capyctl.cli.failure import CommandFailed
+from capyctl.cli.journal import Step
+from capyctl.cli.render import summary
+from capyctl.cli.role import expanded, read_document
+from capyctl.cli.sending import read_snapshot, send_change
+from capyctl.cli.snapshot import Row, deployment_of, find_deployment
+from capyctl.cli.starting import Start
+
+
+def deploy(call: Call) -> int:
+    """`deploy model`"""
+    options = call.options
+    if options.wait and not options.activate:
+        raise CommandFailed("usage", "--wait needs --activate: without it nothing is started")
+    document = with_home(read_document(Path(options.file)), call.here.environ)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
+    start = open_start(
+        call,
+        {
+            "command": "deploy model",
+            "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "revision": options.revision,
+            "activate": options.activate,
+        },
+    )
+    receipt = send_change(start.client, call.here, _configuration(call, start, document))
+    if not options.activate:
+        _show(call, receipt, document)
+        return 0
+    snapshot = read_snapshot(start.client, call.here)
+    deployment = deployment_of(snapshot, str(receipt["deployment_id"]))
+    if deployment is None:
+        raise CommandFailed("not_found", "the deployment was deleted before it could be started")
+    return _activate(call, start, receipt, deployment)
+
+
+def with_home(document: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The document with a leading ``~/`` of the model's path against the caller's home."""
+    model = document.get("model")
+    if isinstance(model, str):
+        model = expanded(model, environ)
+    elif isinstance(model, Mapping):
+        model = _expanded_paths(model, environ)
+    return {**document, **({} if model is None else {"model": model})}
+
+
+def _expanded_paths(value: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, held in value.items():
+        if isinstance(held, Mapping):
+            found[name] = _expanded_paths(held, environ)
+        else:
+            is_path = name == "path" and isinstance(held, str)
+            found[name] = expanded(held, environ) if is_path else held
+    return found
+
+
+def _configuration(call: Call, start: Start, document: Mapping[str, Any]) -> Step:
+    """The create or replace, as it was recorded or to be recorded now."""
+    revision = call.options.revision
+    name = "create" if revision is None else "revise"
+    stored = start.request.stored(name)
+    if stored is not None:
+        return stored
+    if revision is None:
+        fields = {"config": document, "activate": False}
+        return start.request.record(name, "POST", f"{PREFIX}/deployments", fields)
+    wanted = document.get("name")
+    if not isinstance(wanted, str):
+        raise CommandFailed("invalid_config", "name: state the deployment's name")
+    deployment = find_deployment(read_snapshot(start.client, call.here), wanted)
+    path = f"{PREFIX}/deployments/{deployment['id']}"
+    fields = {"config": document, "expected_revision": revision}
+    return start.request.record(name, "PUT", path, fields)
+
+
+def _activate(call: Call, start: Start, receipt: Row, deployment: Row) -> int:
+    """Start it once its files are measured: at once the start would always be refused."""
+    try:
+        action = start.send_when_possible(deployment)
+    except CommandFailed as failure:
+        # A replaced model that runs is restarted by the replace: there is nothing to start.
+        if failure.code != "runtime_retained":
+            raise
+        action = {"deployment_id": deployment["id"], "operation_id": receipt["operation_id"]}
+    if call.options.wait:
+        show_ready(call, {**receipt, **action}, start.wait_until_ready(action))
+    else:
+        _show(call, {**receipt, **action}, deployment)
+    return 0
+
+
+def _show(call: Call, receipt: Row, document: Row) -> None:
+    text = summary(
+        f"Deployed {document.get('name')}",
+        [
+            ("Deployment ID", receipt.get("deployment_id")),
+            ("Revision", receipt.get("revision")),
+            ("Operation", receipt.get("operation_id")),
+            ("Checkpoint digest", receipt.get("checkpoint_digest")),
+        ],
+    )
+    call.show(dict(receipt), text)

@@ -1,0 +1,220 @@
+"""list, status and inspect: what runs, read from the snapshot. Nothing here activates a model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from capyctl.cli.call import Call
+from capyctl.cli.client import Client
+from capyctl.cli.render import MISSING, cell, record, seconds, summary, table
+from capyctl.cli.sending import read, read_snapshot
+from capyctl.cli.snapshot import Row, find_deployment
+
+WATCH_S = 1.0
+GIB = 1 << 30
+_LIST = ("NAME", "STATE", "READY", "REVISION", "HOSTS")
+_STATUS = ("NAME", "STATE", "READY", "REVISION", "STARTUP", "INITIALIZE", "LAST OPERATION")
+_INSTANCES = ("INSTANCE", "HOST", "STATE", "LIFECYCLE", "DEVICES", "LAST ERROR")
+
+
+def list_deployments(call: Call) -> int:
+    """`list deployments`"""
+    rows = _by_name(read_snapshot(call.client(), call.here))
+    call.show({"deployments": rows}, _with_warnings(_table(rows), rows))
+    return 0
+
+
+def status(call: Call) -> int:
+    """`status`"""
+    client = call.client()
+    snapshot = read_snapshot(client, call.here)
+    rows = _by_name(snapshot)
+    states = [str(row.get("observed_state")) for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted({*states}))
+    role = client.role
+    inference = _recorded(client, "inference-address")
+    value = {
+        "management": str(role.address),
+        "inference": inference,
+        "state_dir": str(role.state_root),
+        "session_epoch": snapshot.get("session_epoch"),
+        "deployments": rows,
+    }
+    head = summary(
+        f"capyctl serves {len(rows)} deployments" + (f": {counts}" if counts else ""),
+        [
+            ("Management", role.address),
+            ("Inference", inference),
+            ("State directory", role.state_root),
+        ],
+    )
+    call.show(value, f"{head}\n\n{_with_warnings(_table(rows), rows)}" if rows else head)
+    return 0
+
+
+def status_deployment(call: Call) -> int:
+    """`status deployment`"""
+    client = call.client()
+    if not call.options.watch:
+        deployment, text = _status_of(client, call)
+        call.show(deployment, text)
+        return 0
+    shown: tuple[Any, str] | None = None
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            current = _status_of(client, call)
+            if shown is None or current[1] != shown[1]:
+                call.show(*current)
+                shown = current
+            call.here.sleep(WATCH_S)
+    return 0
+
+
+def inspect_deployment(call: Call) -> int:
+    """`inspect deployment`"""
+    client = call.client()
+    wanted = call.options.deployment
+    if call.options.effective_config:
+        found = read(client, call.here, f"/deployments/{quote(wanted, safe='')}/effective-config")
+        call.show(found, record(found))
+        return 0
+    deployment = find_deployment(read_snapshot(client, call.here), wanted)
+    call.show(deployment, record(deployment))
+    return 0
+
+
+def _by_name(snapshot: Row) -> list[Row]:
+    rows: list[Row] = snapshot.get("deployments", [])
+    return sorted(rows, key=lambda row: str(row.get("name")))
+
+
+def _table(rows: Iterable[Row]) -> str:
+    return table(
+        _LIST,
+        [
+            (row["name"], row["observed_state"], _ready(row), row["revision"], _hosts(row))
+            for row in rows
+        ],
+    )
+
+
+def _with_warnings(text: str, rows: Iterable[Row]) -> str:
+    """Below the table, once for all: engines whose sleep endpoints are mounted."""
+    held = [row for row in rows if (row.get("development_controls") or {}).get("warning")]
+    if not held:
+        return text
+    names = ", ".join(str(row["name"]) for row in held)
+    return f"{text}\nnote: {names}: {held[0]['development_controls']['warning']}"
+
+
+def _status_of(client: Client, call: Call) -> tuple[Row, str]:
+    deployment = find_deployment(read_snapshot(client, call.here), call.options.deployment)
+    return deployment, _status_text(deployment)
+
+
+def _status_text(row: Row) -> str:
+    latest: Row = row.get("latest_operation") or {}
+    timeouts: Row = row.get("timeouts") or {}
+    startup: Row = row.get("startup") or {}
+    last = f"{latest.get('kind')} {latest.get('state')}" if latest else MISSING
+    head = table(
+        _STATUS,
+        [
+            (
+                row["name"],
+                row["observed_state"],
+                _ready(row),
+                row["revision"],
+                _gib(startup.get("bytes")),
+                seconds(timeouts.get("initialize_ms")),
+                last,
+            )
+        ],
+    )
+    instances = table(
+        _INSTANCES,
+        [
+            (
+                one["index"],
+                one.get("host_id"),
+                one["observed_state"],
+                one.get("lifecycle"),
+                [device["id"] for device in one.get("devices") or []],
+                one.get("last_error"),
+            )
+            for one in row.get("instances", [])
+        ],
+    )
+    lines = [f"{name}: {text}" for name, text in _notes(row, latest) if text]
+    return "\n\n".join(part for part in (head, instances, "\n".join(lines)) if part)
+
+
+def _notes(row: Row, latest: Row) -> list[tuple[str, str | None]]:
+    """The lines below the tables."""
+    switch: Row = row.get("switch") or {}
+    windows: Row = row.get("timeouts") or {}
+    switching = (
+        f"{switch.get('role')} of {switch.get('switch_id')}, {switch.get('phase')}, victims "
+        f"{cell(switch.get('victims'))}"
+    )
+    controls: Row = row.get("development_controls") or {}
+    return [
+        ("Deployment ID", str(row["id"])),
+        ("Conditions", ", ".join(row.get("conditions", []))),
+        ("Checkpoint", _checkpoint(row)),
+        (
+            "Waiting",
+            latest.get("reason") if latest.get("state") in ("pending", "running") else None,
+        ),
+        ("Failed", latest.get("reason") if latest.get("state") == "failed" else None),
+        ("Hint", latest.get("hint")),
+        ("Given up", "nothing more is tried" if latest.get("given_up") else None),
+        ("Switch", switching if switch else None),
+        (
+            "Timeouts",
+            f"start {seconds(windows.get('initialize_ms'))}, wake "
+            f"{seconds(windows.get('wake_ms'))}, stop {seconds(windows.get('stop_ms'))}"
+            if windows
+            else None,
+        ),
+        ("Activation", row.get("activation")),
+        ("Warm", "yes" if row.get("warm") else None),
+        ("Note", controls.get("warning")),
+    ]
+
+
+def _checkpoint(row: Row) -> str | None:
+    digest: Row = row.get("checkpoint_digest") or {}
+    if not digest:
+        return None
+    parts = [str(digest.get("state"))]
+    parts += [str(digest[name]) for name in ("diagnostic", "digest") if digest.get(name)]
+    if digest.get("weights_bytes"):
+        parts.append(f"{_gib(digest['weights_bytes'])} of weights")
+    return ", ".join(parts)
+
+
+def _ready(row: Row) -> str:
+    return f"{row.get('ready_instances')}/{row.get('desired_instances')}"
+
+
+def _hosts(row: Row) -> list[str]:
+    return sorted({str(one["host_id"]) for one in row.get("instances", []) if one.get("host_id")})
+
+
+def _gib(value: object) -> str:
+    try:
+        return f"{int(str(value)) / GIB:.1f} GiB"
+    except ValueError:
+        return MISSING
+
+
+def _recorded(client: Client, name: str) -> str | None:
+    """A line that the running role left about itself."""
+    try:
+        return (client.role.state_root / "run" / name).read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
