@@ -24,6 +24,14 @@ POLL_S = 0.02
 MIB = 1 << 20
 
 
+PROGRAM = """
+import sys, json
+from capyctl.daemon.serve import run_standalone
+a = json.loads(sys.argv[1])
+sys.exit(run_standalone(a["flags"], a["sets"], a["simulate"], "json"))
+"""
+
+
 class NotReached(AssertionError):
     """Something did not come to pass in time; says what was seen last."""
 
@@ -55,15 +63,21 @@ class Daemon:
     """One state root and the daemon over it; may be killed and started again."""
 
     root: Path
-    simulate: str | None = "gpus=1,memory=24GiB,ram=64GiB"
+    simulate: str | None = "gpus=1,memory=24GiB,ram=256GiB"
+    """Text of ``--simulate``, see `simulation`; None for the real machine."""
     flags: dict[str, str] = attrs.field(factory=dict)
+    sets: tuple[str, ...] = ()
+    """Settings as of ``--set``."""
     env: dict[str, str] = attrs.field(factory=dict)
+    plain: bool = False
+    """No flag at all: every setting has its default, and ``root`` is the home."""
     process: subprocess.Popen[bytes] | None = None
     starts_count: int = 0
+    _inference: int = attrs.field(default=8443, init=False)
 
     @property
     def state(self) -> Path:
-        return self.root / "state"
+        return self.root / (".local/state/capyctl" if self.plain else "state")
 
     @property
     def models(self) -> Path:
@@ -73,49 +87,55 @@ class Daemon:
     def log_path(self) -> Path:
         return self.root / "daemon.log"
 
-    def start(self) -> Daemon:
-        """Start it and wait until both listeners answer."""
-        address = self.state / "run" / "management-address"
-        address.unlink(missing_ok=True)
+    @property
+    def _address_path(self) -> Path:
+        return self.state / "run" / "management-address"
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """The process, without waiting for anything."""
         self.models.mkdir(parents=True, exist_ok=True)
-        flags = {
-            "--state-dir": str(self.state),
-            "--models-root": str(self.models),
-            "--listen": f"127.0.0.1:{free_port()}",
-            "--management-listen": "127.0.0.1:0",
-            "--engine-ports": "18100-18399",
-            **self.flags,
-        }
-        program = (
-            "import sys, json; from capyctl.daemon.serve import run_standalone; "
-            "a = json.loads(sys.argv[1]); "
-            "sys.exit(run_standalone(a['flags'], [], a['simulate'], 'json'))"
-        )
-        stated = json.dumps({"flags": flags, "simulate": self.simulate})
+        stated = {"flags": self._flags(), "sets": self.sets, "simulate": self.simulate}
+        env = {**os.environ, "XDG_CONFIG_HOME": str(self.root / "config"), **self.env}
+        if self.plain:
+            env["HOME"] = str(self.root)
+            for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+                env.pop(name, None)
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program, stated],
+            return subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, json.dumps(stated)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "XDG_CONFIG_HOME": str(self.root / "config"), **self.env},
+                env=env,
                 cwd=Path(__file__).parents[2],
             )
+
+    def _flags(self) -> dict[str, str]:
+        if self.plain:
+            return dict(self.flags)
+        self._inference = free_port()
+        return {
+            "--state-dir": str(self.state),
+            "--models-root": str(self.models),
+            "--listen": f"127.0.0.1:{self._inference}",
+            "--management-listen": "127.0.0.1:0",
+            "--engine-ports": engine_ports(),
+            **self.flags,
+        }
+
+    def start(self, within_s: float = READY_S_MAX) -> Daemon:
+        """Start it and wait until both listeners answer."""
+        self._address_path.unlink(missing_ok=True)
+        self.process = self.spawn()
         self.starts_count += 1
-        self._inference = int(flags["--listen"].rpartition(":")[2])
-        wait_until(
-            lambda: self._answers(address),
-            what=f"the daemon is ready ({self.log_path.read_text()[-2000:]})",
-            within_s=READY_S_MAX,
-        )
+        wait_until(self._answers, what="the daemon is ready", within_s=within_s)
         return self
 
-    _inference: int = attrs.field(default=0, init=False)
-
-    def _answers(self, address: Path) -> bool:
+    def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
             raise NotReached(f"the daemon exited: {self.log_path.read_text()[-3000:]}")
+        address = self._address_path
         if not address.exists() or not address.read_text().endswith("\n"):
             return False
         with contextlib.suppress(OSError):
@@ -149,9 +169,7 @@ class Daemon:
 
     def _credential(self, name: str) -> str:
         text = (self.state / "identity" / "credentials").read_text()
-        return next(
-            line.partition(": ")[2] for line in text.splitlines() if line.startswith(name)
-        )
+        return next(line.partition(": ")[2] for line in text.splitlines() if line.startswith(name))
 
     @property
     def management_port(self) -> int:
@@ -175,9 +193,7 @@ class Daemon:
             data = json.dumps(body).encode()
         if key is not None:
             headers["Idempotency-Key"] = key
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.management_port, timeout=within_s
-        )
+        connection = http.client.HTTPConnection("127.0.0.1", self.management_port, timeout=within_s)
         with contextlib.closing(connection):
             connection.request(method, "/management/v1" + path, data, headers)
             answer = connection.getresponse()
@@ -220,9 +236,7 @@ class Daemon:
             )
         config = {"name": name, "model": name, **document}
         body = {"config": config, "activate": False}
-        id: str = self.change("POST", "/deployments", body, key=f"create-{name}")[
-            "deployment_id"
-        ]
+        id: str = self.change("POST", "/deployments", body, key=f"create-{name}")["deployment_id"]
         return id
 
     def act(self, id: str, action: str, *, key: str | None = None, **more: Any) -> Reply:
@@ -291,35 +305,77 @@ class Daemon:
 
     # -- processes ---------------------------------------------------------------------------
 
-    def engine_pids(self) -> list[int]:
-        """Pids of everything that runs from this root's simulated or real engines."""
-        found = []
-        marker = str(self.root)
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                argv = (entry / "cmdline").read_bytes().decode(errors="replace")
-                environ = (entry / "environ").read_bytes().decode(errors="replace")
-                if stat[0] == "Z" or "log_relay" in argv or "latch" in argv:
-                    continue
-                mine = self.process is not None and int(entry.name) == self.process.pid
-                engine = "engine_program" in argv or "llama-server" in argv
-                if engine and not mine and (marker in environ or marker in argv):
-                    found.append(int(entry.name))
-        return found
+    def processes(self) -> list[Process]:
+        """Every living process of this root but the daemon itself."""
+        mine = None if self.process is None else self.process.pid
+        return [found for found in processes_of(str(self.root)) if found.pid != mine]
+
+    def engines(self) -> list[Process]:
+        """The leader of each engine that runs from this root."""
+        return [found for found in self.processes() if found.is_engine]
 
     def end_everything(self) -> None:
-        """Kill the daemon and each engine of this root, by pid."""
+        """Kill the daemon and all that it left, by pid; none may survive."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(10)
             self.process = None
-        for _ in range(3):
-            for pid in self.engine_pids():
+
+        def gone() -> bool:
+            left = self.processes()
+            for one in left:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(one.pid, signal.SIGKILL)
+            return not left
+
+        wait_until(gone, what=f"nothing of {self.root} runs", within_s=10.0)
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    pid: int
+    group: int
+    argv: str
+
+    @property
+    def is_engine(self) -> bool:
+        """The leader of an engine, past its latch."""
+        engine = "engine_program" in self.argv or "llama-server" in self.argv
+        latched = "latch" in self.argv or "log_relay" in self.argv
+        return engine and not latched and self.pid == self.group
+
+
+def processes_of(marker: str) -> list[Process]:
+    """Living processes, zombies left out, with ``marker`` in their command or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            argv = (entry / "cmdline").read_bytes()
+            if marker.encode() not in argv + (entry / "environ").read_bytes():
+                continue
+            state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if state in "ZX":
+                continue
+            text = argv.decode(errors="replace").replace("\0", " ")
+            found.append(Process(pid=int(entry.name), group=int(group), argv=text))
+    return found
+
+
+def simulation(**document: Any) -> str:
+    """Text of ``--simulate``: one 24 GiB card, plenty of RAM and quick engines, but for what
+    ``document`` states."""
+    engines = {"load_s": 0.05, "park_s": 0.02, "wake_s": 0.02, **document.pop("engines", {})}
+    whole = {"gpus": 1, "memory": "24GiB", "ram": "256GiB", **document, "engines": engines}
+    return json.dumps(whole)
+
+
+def engine_ports() -> str:
+    """A range for this test worker alone."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    first = 18100 + 200 * int(worker)
+    return f"{first}-{first + 199}"
 
 
 def free_port() -> int:
@@ -338,5 +394,8 @@ def running(root: Path, **options: Any) -> Iterator[Daemon]:
     daemon = Daemon(root, **options)
     try:
         yield daemon.start()
+    except BaseException:
+        print(f"-- the end of {daemon.log_path}:\n{daemon.log_path.read_text()[-6000:]}")
+        raise
     finally:
         daemon.end_everything()
