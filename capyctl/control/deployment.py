@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
 import attrs
-import trio
 
 from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
-from capyctl.contracts.checkpoints import Unmeasurable
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
 from capyctl.control.instance import InstanceActor, InstanceNeeds
+from capyctl.control.measuring import Measuring
+from capyctl.control.occupancy import gone, occupancy
 from capyctl.control.replies import answer, fail
 from capyctl.control.surroundings import World
 from capyctl.domain.checkpoints import CheckpointFacts
@@ -23,18 +23,17 @@ from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import NeedFit, decide
 from capyctl.machines.checkpoint import measured, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
-from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.instance import InstanceState
 from capyctl.machines.progress import activation_refusal, progress
 from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
 from capyctl.machines.setting_off import Accepted
 from capyctl.messages import deployment as m
 from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
-from capyctl.messages.placement import AskFit, Occupy
+from capyctl.messages.placement import AskFit
 
 STEPS_MAX = 64
 """Bound on the steps that one message may set off; more would be a loop in the rules."""
-MEASURE_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 
 
 class Resolver(Protocol):
@@ -76,7 +75,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._directory = needs.world.directory
         self._asked: dict[str, Asked] = {}
         self._claims: dict[str, tuple[m.Replace, ReplyTo | None]] = {}
-        self._measuring: trio.CancelScope | None = None
+        host = needs.world.hosts[needs.measure_host]
+        self._measuring = Measuring(self, needs.world, host)
 
     @property
     def data(self) -> Deployment:
@@ -92,7 +92,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         for index in self._directory.instances.get(self.id, {}):
             self._instance_ref(index)
         self._tell_again()
-        self._measure()
+        self._measuring.begin(self.data)
         await self._go_on()
 
     async def handle(self, message: m.DeploymentMessage) -> None:
@@ -202,8 +202,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         )
         for index, message in accepted.tell:
             self._world.tell(self._instance_ref(index), message)
-        for gone in accepted.removes:
-            self._forget(gone)
+        for retired in accepted.removes:
+            self._forget(retired)
         if accepted.deleted:
             self._delete()
 
@@ -215,7 +215,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self.stop()
 
     def _forget(self, instance: InstanceId) -> None:
-        self._world.tell(self._needs.placement, _gone(instance))
+        self._world.tell(self._needs.placement, gone(instance))
         self._needs.instances.stop_soon(f"instance/{instance}")
         self._directory.forget_instance(instance)
 
@@ -261,38 +261,11 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._needs.catalogue,
             KeepRoutes(deployment=self.id, name=spec.name, routes=spec.routes),
         )
-        self._measure()
+        self._measuring.begin(self.data)
         for index in range(spec.instances):
             self._instance_ref(index)
 
     # -- the model's files -------------------------------------------------------------------
-
-    def _measure(self) -> None:
-        """Measure in the background unless this revision's files are on record."""
-        if self._measuring is not None:
-            self._measuring.cancel()
-            self._measuring = None
-        data = self.data
-        if data.checkpoint.facts is not None and data.resolved is not None:
-            return
-        self._measuring = self.spawn(self._measure_files, data.revision, data.spec)
-
-    async def _measure_files(self, revision: int, spec: DeploymentSpec) -> None:
-        host = self._world.hosts[self._needs.measure_host]
-        attempt = 0
-        while True:
-            try:
-                facts = await host.measure(spec.model_path, weights_file=spec.weights_file)
-            except Unmeasurable as problem:
-                told = m.CheckpointUnmeasured(
-                    revision=revision, diagnostic=problem.diagnostic, detail=problem.detail
-                )
-                self._world.tell(self.ref, told)
-            else:
-                self._world.tell(self.ref, m.CheckpointMeasured(revision=revision, facts=facts))
-                return
-            await trio.sleep(MEASURE_PAUSES_S[min(attempt, len(MEASURE_PAUSES_S) - 1)])
-            attempt += 1
 
     async def _checkpoint(self, message: m.CheckpointMeasured | m.CheckpointUnmeasured) -> None:
         if message.revision != self.data.revision:
@@ -349,7 +322,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         ready = [one for one in picture.active if one.state is InstanceState.READY]
         for one in (*picture.active, *picture.retiring):
             elsewhere = any(other.id != one.id for other in ready)
-            self._world.tell(self._needs.placement, _occupancy(one, spec, elsewhere))
+            self._world.tell(self._needs.placement, occupancy(one, spec, elsewhere))
 
     # -- going on ----------------------------------------------------------------------------
 
@@ -391,25 +364,3 @@ def _maker(id: InstanceId, needs: InstanceNeeds) -> Callable[[], InstanceActor]:
         return actor
 
     return make
-
-
-def _occupancy(one: Instance, spec: DeploymentSpec, elsewhere: bool) -> Occupy:
-    parks = one.order is not None and one.order.windows.wake_s is not None
-    return Occupy(
-        instance=one.id,
-        state=one.state.value,
-        parks=parks,
-        protected=spec.warm or spec.explicit,
-        ready_elsewhere=elsewhere,
-    )
-
-
-def _gone(instance: InstanceId) -> Occupy:
-    return Occupy(
-        instance=instance,
-        state="stopped",
-        parks=False,
-        protected=False,
-        ready_elsewhere=False,
-        gone=True,
-    )

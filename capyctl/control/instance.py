@@ -14,11 +14,11 @@ from capyctl.contracts.engines import EngineBroken as Broken
 from capyctl.contracts.engines import ParkRefused
 from capyctl.contracts.host import EndOutcome, Host, LaunchRefused
 from capyctl.contracts.store import Change, StoreBroken
+from capyctl.control.books import reserve_for
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
 from capyctl.domain.operations import OperationKind
-from capyctl.domain.specs import Phase
 from capyctl.machines import instance as e
 from capyctl.machines.instance import Instance
 from capyctl.machines.instance_table import step
@@ -26,7 +26,7 @@ from capyctl.machines.resume import resume
 from capyctl.machines.table import Step
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import InstanceChanged
-from capyctl.messages.placement import Charge, EvictionFailed, Free, Reserve, Withdraw
+from capyctl.messages.placement import Charge, EvictionFailed, Free, Withdraw
 
 PROOF_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Pauses between further attempts to prove that an engine is gone; the last one repeats."""
@@ -143,8 +143,8 @@ class InstanceActor(Actor[m.InstanceMessage]):
         self, effect: e.AskMemory | e.WithdrawMemory | e.ChargePhase | e.FreeMemory
     ) -> None:
         match effect:
-            case e.AskMemory(ask, phase):
-                self._tell_placement(self._reserve(ask, phase))
+            case e.AskMemory():
+                self._tell_placement(reserve_for(self.one))
             case e.WithdrawMemory(ask):
                 self._tell_placement(Withdraw(ask=ask, instance=self.id))
             case e.ChargePhase(held):
@@ -154,22 +154,6 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self._cancel_step()
                 self._gate.settle_unproven()
                 self._tell_placement(Free(instance=self.id))
-
-    def _reserve(self, ask: str, phase: Phase) -> Reserve:
-        order, held = self.one.order, self.one.held
-        assert order is not None
-        candidates = order.candidates
-        if phase is Phase.WAKE and held is not None:
-            candidates = (held.candidate,)
-        return Reserve(
-            ask=ask,
-            instance=self.id,
-            phase=phase,
-            candidates=candidates,
-            may_evict=order.may_evict,
-            for_request=order.cause is m.Cause.REQUEST,
-            switch=order.switch,
-        )
 
     def _perform_time(self, effect: e.RetryAfter | e.DeadlineAt | e.NoDeadline | e.Begin) -> None:
         match effect:

@@ -10,12 +10,14 @@ import attrs
 
 from actors import ChildSpec, Observer, Ref, Supervisor, System, open_system
 from capyctl.contracts.store import Change
+from capyctl.control.books import Books
 from capyctl.control.catalogue import CatalogueActor, CatalogueNeeds
 from capyctl.control.deployment import Resolver
 from capyctl.control.placement import PlacementActor
 from capyctl.control.surroundings import World
 from capyctl.domain.events import NewEvent
 from capyctl.domain.ids import HostId
+from capyctl.machines.switch import WINDOW_S
 
 
 @attrs.frozen(kw_only=True)
@@ -25,8 +27,8 @@ class ControlPlane:
     system: System
     catalogue: Ref[Any]
     placement: Ref[Any]
-    placement_actor: PlacementActor
-    """For reads of switches under way; its ledger is its own."""
+    books: Books
+    """What placement keeps. Only its actor changes it."""
 
 
 @asynccontextmanager
@@ -36,6 +38,7 @@ async def open_control(
     resolve: Resolver,
     measure_host: HostId,
     observer: Observer | None = None,
+    window_s: float = WINDOW_S,
 ) -> AsyncIterator[ControlPlane]:
     """Run the control plane over ``world`` until the block is left. Engines stay.
 
@@ -43,12 +46,20 @@ async def open_control(
     actors from the top; what runs on the hosts is left alone.
     """
     await _tell_session(world)
-    made: list[PlacementActor] = []
+    shapes = tuple(host.shape() for host in world.hosts.values())
+    books = Books.from_directory(shapes, world.directory)
+    made = 0
 
     def make_placement() -> PlacementActor:
-        actor = PlacementActor(world, instance_ref=world.directory.instance_refs.get)
-        made.append(actor)
-        return actor
+        nonlocal made
+        made += 1
+        return PlacementActor(
+            world,
+            books,
+            instance_ref=world.directory.instance_refs.get,
+            first=made == 1,
+            window_s=window_s,
+        )
 
     instances = Supervisor("instances")
     deployments = Supervisor("deployments")
@@ -71,7 +82,7 @@ async def open_control(
             system=system,
             catalogue=catalogue,
             placement=placement,
-            placement_actor=made[-1],
+            books=books,
         )
 
 

@@ -1,0 +1,150 @@
+"""What placement keeps: the ledger, the line of requests, each host's turn. Outlives its actor."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.control.directory import Directory
+from capyctl.domain.devices import MachineShape, MemorySample
+from capyctl.domain.ids import HostId, InstanceId, SwitchId
+from capyctl.domain.specs import Phase
+from capyctl.ledger.ledger import (
+    Entry,
+    Foreign,
+    Ledger,
+    charge,
+    foreign_bytes,
+    free,
+    hold,
+    open_ledger,
+    withdraw,
+)
+from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.switch import Switch
+from capyctl.messages.instance import Cause
+from capyctl.messages.placement import Occupy, Reserve
+
+_IN_LINE = {InstanceState.QUEUED: Phase.COLD, InstanceState.WAKE_QUEUED: Phase.WAKE}
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """One request in line."""
+
+    reserve: Reserve
+    rounds_count: int = 0
+    told: str | None = None
+    switch: SwitchId | None = None
+    """The switch that was opened for it."""
+
+
+@attrs.define(eq=False)
+class Turn:
+    """A host's switch under way, and when it began."""
+
+    switch: Switch
+    opened_at_s: float
+    entry: Entry
+    """What its target will be charged."""
+
+
+@attrs.define(eq=False)
+class Books:
+    """State of the placement actor. A restart of the actor goes on with it."""
+
+    ledger: Ledger
+    occupancy: dict[InstanceId, Occupy] = attrs.field(factory=dict)
+    line: dict[str, Waiting] = attrs.field(factory=dict)
+    turns: dict[HostId, Turn] = attrs.field(factory=dict)
+    samples: dict[HostId, MemorySample] = attrs.field(factory=dict)
+    released_at_s: dict[HostId, float] = attrs.field(factory=dict)
+
+    @classmethod
+    def from_directory(cls, shapes: tuple[MachineShape, ...], directory: Directory) -> Books:
+        """Books of a daemon that begins: what the stored instances hold is charged."""
+        ledger = open_ledger(shapes)
+        for mine in directory.instances.values():
+            for one in mine.values():
+                ledger = booked(ledger, one)
+        return cls(ledger=ledger)
+
+    def foreign(self) -> Foreign:
+        """What others hold on the devices; a look from before the last release tells nothing."""
+        fresh = {
+            host: sample
+            for host, sample in self.samples.items()
+            if sample.at_s > self.released_at_s.get(host, -1.0)
+        }
+        return foreign_bytes(self.ledger, fresh)
+
+    def turn_of(self, ask: str) -> Turn | None:
+        return next((t for t in self.turns.values() if t.switch.ask == ask), None)
+
+    def reconcile(self, directory: Directory) -> None:
+        """After a restart of the actor: messages were lost, the instances' records were not.
+
+        1. A charge whose instance holds nothing any more, or never took it, goes.
+        2. A charge follows the phase that its instance's record shows.
+        3. A request that its instance still has is in line; another one is not.
+        """
+        known = {one.id: one for mine in directory.instances.values() for one in mine.values()}
+        for id, entry in list(self.ledger.entries.items()):
+            self.ledger = _reconciled(self.ledger, entry, known.get(id))
+        asks = {one.ask: one for one in known.values() if one.ask and one.state in _IN_LINE}
+        self.line = {ask: w for ask, w in self.line.items() if ask in asks}
+        granted = {entry.ask for entry in self.ledger.entries.values()}
+        for ask, one in asks.items():
+            if ask not in self.line and ask not in granted:
+                self.line[ask] = Waiting(reserve=reserve_for(one))
+
+
+def _reconciled(ledger: Ledger, entry: Entry, one: Instance | None) -> Ledger:
+    if one is None:
+        return free(ledger, entry.instance)
+    if entry.ask is not None and one.ask == entry.ask:
+        return ledger  # granted; the answer is on its way
+    if one.held is None:
+        return free(ledger, entry.instance)
+    if entry.ask is not None and one.held.phase is not entry.phase:
+        ledger = withdraw(ledger, entry.instance, entry.ask)
+    return charge(ledger, entry.instance, one.held.phase, one.held.charges)
+
+
+def reserve_for(one: Instance) -> Reserve:
+    """The request of an instance that is in line, from its record."""
+    assert one.order is not None
+    assert one.ask is not None
+    phase = _IN_LINE[one.state]
+    candidates = one.order.candidates
+    if phase is Phase.WAKE and one.held is not None:
+        candidates = (one.held.candidate,)
+    return Reserve(
+        ask=one.ask,
+        instance=one.id,
+        phase=phase,
+        candidates=candidates,
+        may_evict=one.order.may_evict,
+        for_request=one.order.cause is Cause.REQUEST,
+        switch=one.order.switch,
+    )
+
+
+def booked(ledger: Ledger, one: Instance) -> Ledger:
+    """The ledger with what a stored instance holds.
+
+    A limit that was lowered below what runs does not make it run less: the pool is widened
+    to what is held, and nothing new fits until something leaves.
+    """
+    if one.held is None:
+        return ledger
+    host = one.held.candidate.host
+    entry = Entry(instance=one.id, host=host, phase=one.held.phase, charges=one.held.charges)
+    pools = dict(ledger.pools)
+    for name, held_bytes in entry.charges.items():
+        domain = pools.get((host, name))
+        if domain is None:
+            continue
+        total = ledger.charged_bytes((host, name)) + held_bytes
+        if total > domain.managed_limit_bytes:
+            pools[(host, name)] = attrs.evolve(domain, managed_limit_bytes=total)
+    return hold(attrs.evolve(ledger, pools=pools), entry)

@@ -1,0 +1,32 @@
+"""What placement is told of an instance: whether and how it may be moved out of the way."""
+
+from __future__ import annotations
+
+from capyctl.domain.ids import InstanceId
+from capyctl.domain.specs import DeploymentSpec
+from capyctl.machines.instance import Instance, InstanceState
+from capyctl.messages.placement import Occupy
+
+
+def occupancy(one: Instance, spec: DeploymentSpec, elsewhere: bool) -> Occupy:
+    """``elsewhere``: another instance of its deployment is ready."""
+    parks = one.order is not None and one.order.windows.wake_s is not None
+    return Occupy(
+        instance=one.id,
+        state=one.state.value,
+        parks=parks,
+        protected=spec.warm or spec.explicit,
+        ready_elsewhere=elsewhere,
+    )
+
+
+def gone(instance: InstanceId) -> Occupy:
+    """It is no more."""
+    return Occupy(
+        instance=instance,
+        state=InstanceState.STOPPED.value,
+        parks=False,
+        protected=False,
+        ready_elsewhere=False,
+        gone=True,
+    )

@@ -1,0 +1,179 @@
+"""Switching: one turn per host. Windows, evictions, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actors import Timers
+from capyctl.contracts.store import Change, StoreBroken
+from capyctl.control.books import Books, Turn, Waiting
+from capyctl.control.surroundings import World
+from capyctl.domain.ids import InstanceId, SwitchId
+from capyctl.domain.operations import OperationKind
+from capyctl.domain.victims import Victim
+from capyctl.ledger.ledger import Entry
+from capyctl.ledger.plan import FitsAfter, Wanted
+from capyctl.machines import switch as sw
+from capyctl.machines.setting_off import new_operation
+from capyctl.machines.switch import Switch, SwitchEvent, SwitchState
+from capyctl.messages import placement as m
+from capyctl.messages.instance import Evict
+
+SWITCH_S_MAX = 660.0
+"""A drain of 30 s, then at most 600 s to park or stop, and some slack."""
+EVICTION_S = 900.0
+WINDOW_POLL_S_MIN = 0.001
+
+
+class Turns:
+    """Opens and leads switches for the placement actor, in its own task."""
+
+    def __init__(
+        self,
+        books: Books,
+        world: World,
+        timers: Timers[Any],
+        tell: Callable[[InstanceId, object], None],
+        *,
+        window_s: float,
+    ) -> None:
+        self._books = books
+        self._world = world
+        self._timers = timers
+        self._tell = tell
+        self._window_s = window_s
+        self._failed: list[tuple[str, str]] = []
+
+    def take_failed(self) -> list[tuple[str, str]]:
+        """Requests whose switch failed since the last call, and why."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def set_timers_again(self) -> None:
+        """After a restart of the actor: its timers went with it."""
+        for turn in self._books.turns.values():
+            self._set_limit(turn.switch)
+            if turn.switch.state is SwitchState.PLANNED:
+                over = m.WindowOver(switch=turn.switch.id)
+                self._timers.set(f"window/{turn.switch.id}", WINDOW_POLL_S_MIN, over)
+
+    async def open(self, ask: str, waiting: Waiting, wanted: Wanted, found: FitsAfter) -> None:
+        """Take the host's turn for this request."""
+        host = found.candidate.host
+        switch = sw.open_switch(
+            id=waiting.switch or SwitchId(self._world.ids.ulid()),
+            target=wanted.instance,
+            ask=ask,
+            host=host,
+            victims=found.victims,
+            explicit=not waiting.reserve.for_request,
+        )
+        entry = Entry(
+            instance=wanted.instance,
+            host=host,
+            phase=wanted.phase,
+            charges=found.candidate.charges.of(wanted.phase),
+        )
+        now_s = self._world.clock.monotonic_s()
+        turn = Turn(switch=switch, opened_at_s=now_s, entry=entry)
+        self._books.turns[host] = turn
+        await self._record(switch)
+        self._set_limit(switch)
+        await self._window(turn)
+
+    def _set_limit(self, switch: Switch) -> None:
+        late = m.SwitchTimedOut(switch=switch.id)
+        self._timers.set(f"turn/{switch.id}", SWITCH_S_MAX, late)
+
+    async def _window(self, turn: Turn) -> None:
+        """Close admission when the window is over, which may be now."""
+        gates = [self._world.directory.gate(v.instance) for v in turn.switch.victims if v.windowed]
+        now_s = self._world.clock.monotonic_s()
+        left_s = 0.0
+        for gate in gates:
+            last_s = now_s if gate.lease_count else gate.last_used_s
+            if last_s is not None:
+                left_s = max(
+                    left_s,
+                    sw.window_left_s(now_s, turn.opened_at_s, last_s, window_s=self._window_s),
+                )
+        if left_s <= 0.0:
+            await self._close_admission(turn)
+            return
+        over = m.WindowOver(switch=turn.switch.id)
+        self._timers.set(f"window/{turn.switch.id}", max(left_s, WINDOW_POLL_S_MIN), over)
+
+    async def window_over(self, id: SwitchId) -> None:
+        """The window's timer rang: look whether it is over, or ran on with new activity."""
+        turn = self._turn(id)
+        if turn is not None and turn.switch.state is SwitchState.PLANNED:
+            await self._window(turn)
+
+    async def _close_admission(self, turn: Turn) -> None:
+        await self.step(turn, SwitchEvent.WINDOW_OVER)
+        for victim in turn.switch.victims:
+            self._tell(victim.instance, self._eviction(turn.switch, victim))
+
+    def _eviction(self, switch: Switch, victim: Victim) -> Evict:
+        moment = self._world.moment()
+        operation = new_operation(
+            victim.instance.deployment,
+            victim.instance.index,
+            OperationKind.CLEANUP if victim.stop else OperationKind.PARK,
+            moment,
+            deadline_at_ms=moment.now_ms + round(EVICTION_S * 1000),
+        )
+        return Evict(switch=switch.id, operation=operation, stop=victim.stop)
+
+    def _turn(self, id: SwitchId) -> Turn | None:
+        return next((t for t in self._books.turns.values() if t.switch.id == id), None)
+
+    async def timed_out(self, id: SwitchId) -> None:
+        """A victim took longer than a switch may."""
+        turn = self._turn(id)
+        if turn is None or not turn.switch.left:
+            return
+        slow = min(turn.switch.left, key=str)
+        why = f"not parked or stopped within {SWITCH_S_MAX:.0f} s"
+        await self.step(turn, sw.VictimStayed(slow, why))
+
+    async def victim_gone(self, instance: InstanceId) -> None:
+        for turn in list(self._books.turns.values()):
+            if instance in turn.switch.left:
+                await self.step(turn, sw.VictimGone(instance))
+
+    async def victim_stayed(self, instance: InstanceId, reason: str) -> None:
+        for turn in list(self._books.turns.values()):
+            if instance in turn.switch.left:
+                await self.step(turn, sw.VictimStayed(instance, reason))
+
+    async def target(self, instance: InstanceId, happened: SwitchEvent) -> None:
+        """The instance that a switch was for is up, or gone."""
+        for turn in list(self._books.turns.values()):
+            granted = turn.switch.target == instance and turn.switch.ask not in self._books.line
+            if granted and turn.switch.state is SwitchState.RELEASED:
+                await self.step(turn, happened)
+
+    async def step(self, turn: Turn, happened: sw.Happening) -> None:
+        """One happening: record where the switch is now; close the turn when it is over."""
+        before = turn.switch
+        turn.switch = sw.advance(before, happened)
+        if turn.switch.state is before.state:
+            return
+        await self._record(turn.switch)
+        if turn.switch.state in sw.OVER:
+            self._close(turn.switch)
+
+    def _close(self, switch: Switch) -> None:
+        self._books.turns.pop(switch.host, None)
+        self._timers.cancel(f"window/{switch.id}")
+        self._timers.cancel(f"turn/{switch.id}")
+        if switch.state is SwitchState.FAILED:
+            self._failed.append((switch.ask, switch.failed_because or "the switch failed"))
+
+    async def _record(self, switch: Switch) -> None:
+        try:
+            await self._world.store.commit(Change(events=(sw.switch_event(switch),)))
+        except StoreBroken:
+            self._world.log("switch_not_stored", switch=switch.id)
