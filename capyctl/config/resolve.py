@@ -284,6 +284,7 @@ def _engine(
         env=_merged(profile, settings) if env is None else env,
         parks=found.residency is not Residency.RESTART_ONLY,
         cuda_home=profile.cuda_home,
+        approved_paths=profile.approved_paths,
     )
 
 

@@ -18,6 +18,7 @@ from capyctl.domain.ids import DeploymentId, HostId
 from capyctl.domain.operations import OperationKind, OperationState
 from capyctl.domain.receipts import configuration_receipt
 from capyctl.machines.deployment import Deployment
+from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.replacing import configuration_accepted
 from capyctl.machines.setting_off import new_operation
 from capyctl.messages import catalogue as m
@@ -32,6 +33,7 @@ class CatalogueNeeds:
     instances: Supervisor
     resolve: Resolver
     measure_host: HostId
+    idle: IdlePolicy = attrs.field(factory=IdlePolicy)
 
 
 class CatalogueActor(Actor[m.CatalogueMessage]):
@@ -157,6 +159,7 @@ class CatalogueActor(Actor[m.CatalogueMessage]):
             instances=self._needs.instances,
             resolve=self._needs.resolve,
             measure_host=self._needs.measure_host,
+            idle=self._needs.idle,
         )
         spec = ChildSpec(name=f"deployment/{id}", make=lambda: DeploymentActor(id, needs))
         directory.deployment_refs[id] = self._needs.deployments.start_soon(spec)

@@ -9,6 +9,7 @@ import attrs
 
 from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
+from capyctl.control.idling import Idling
 from capyctl.control.instance import InstanceActor, InstanceNeeds
 from capyctl.control.measuring import Measuring
 from capyctl.control.occupancy import gone, occupancy
@@ -23,6 +24,7 @@ from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import NeedFit, decide
 from capyctl.machines.checkpoint import measured, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
+from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
 from capyctl.machines.progress import activation_refusal, progress
 from capyctl.machines.recovering import lost_messages
@@ -54,6 +56,7 @@ class DeploymentNeeds:
     resolve: Resolver
     measure_host: HostId
     """The host whose files are measured."""
+    idle: IdlePolicy = attrs.field(factory=IdlePolicy)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +79,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._asked: dict[str, Asked] = {}
         self._claims: dict[str, tuple[m.Replace, ReplyTo | None]] = {}
         host = needs.world.hosts[needs.measure_host]
+        self._idling = Idling(needs.world, needs.idle)
         self._measuring = Measuring(self, needs.world, host)
 
     @property
@@ -330,12 +334,20 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         """Take every step that the rules ask for now; each is committed before the next."""
         for _ in range(STEPS_MAX):
             self._set_admission()
-            step = progress(self.picture(), self._world.moment())
+            step = progress(self.picture(), self._world.moment()) or self._idle_step()
             if step is None:
                 return
             if not await self._store_quietly(step):
                 return
         raise AssertionError(f"{self.id}: more than {STEPS_MAX} steps in a row")
+
+    def _idle_step(self) -> Accepted | None:
+        if not self._idling.enabled:
+            return None
+        step, again_s = self._idling.look(self.picture())
+        if again_s is not None:
+            self.timers.set("idle", again_s, m.LookAgain(why="idle"))
+        return step
 
     def _set_admission(self) -> None:
         admission = self._directory.admission(self.id)

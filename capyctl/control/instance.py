@@ -125,7 +125,7 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self.timers.cancel("drain")
                 self._gate.reopen(reason)
             case e.Drain(within_s):
-                self._drain(within_s)
+                self._drain(self._world.drain_s if within_s is None else within_s)
             case e.ParkEngine(record, within_s):
                 self._in_step(self._park, record, within_s)
             case e.WakeEngine(record, within_s):

@@ -17,6 +17,7 @@ from capyctl.control.placement import PlacementActor
 from capyctl.control.surroundings import World
 from capyctl.domain.events import NewEvent
 from capyctl.domain.ids import HostId
+from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.switch import WINDOW_S
 
 
@@ -39,6 +40,7 @@ async def open_control(
     measure_host: HostId,
     observer: Observer | None = None,
     window_s: float = WINDOW_S,
+    idle: IdlePolicy | None = None,
 ) -> AsyncIterator[ControlPlane]:
     """Run the control plane over ``world`` until the block is left. Engines stay.
 
@@ -74,6 +76,7 @@ async def open_control(
             instances=instances,
             resolve=resolve,
             measure_host=measure_host,
+            idle=IdlePolicy() if idle is None else idle,
         )
         catalogue = await system.start_child(
             ChildSpec(name="catalogue", make=lambda: CatalogueActor(needs))

@@ -46,6 +46,8 @@ class World:
     log: Callable[..., None]
     """``log(event, **fields)``."""
     tell: Tell = tell_now
+    drain_s: float = 30.0
+    """How long requests may take to finish before their instance is parked or stopped."""
 
     def moment(self) -> Moment:
         return Moment(

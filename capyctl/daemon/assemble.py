@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from actors import ChildSpec
+from actors import ChildSpec, Failure, Observer
 from capyctl.config.complete import Checks, complete_deployment
 from capyctl.config.resolve import resolve
 from capyctl.config.settings import StandaloneSettings
@@ -29,6 +29,7 @@ from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.engines.arguments import check_extra_args
 from capyctl.engines.env_rules import resolve_env
 from capyctl.gates.admission import QueueBounds
+from capyctl.machines.idling import IdlePolicy
 from capyctl.store.sqlite_store import SqliteStore, open_store
 from capyctl.telemetry.fragments import Fragments
 from capyctl.telemetry.hub import Hub
@@ -101,10 +102,18 @@ async def _over_store(
         directory=directory,
         session_epoch=stored.session_epoch,
         log=log.event,
+        drain_s=settings.switching_drain_s,
     )
     load_view = LoadView(world=world)
     resolver = Resolver(publishing=publishing, machine=machine, settings=settings)
-    async with open_control(world, resolve=resolver, measure_host=host_id) as control:
+    async with open_control(
+        world,
+        resolve=resolver,
+        measure_host=host_id,
+        observer=FailureLog(log),
+        window_s=settings.queue.admission_window_s,
+        idle=IdlePolicy(ready_s=settings.ready_idle_s, parked_s=settings.parked_idle_s),
+    ) as control:
         await control.system.start_child(
             ChildSpec(
                 name="sampler",
@@ -145,6 +154,26 @@ def _directory(settings: StandaloneSettings) -> Directory:
         pending_max=queue.pending_per_deployment_max,
         bounds=QueueBounds(total_max=queue.pending_total_max, bytes_max=queue.buffered_bytes_max),
     )
+
+
+class FailureLog(Observer):
+    """Says in the log that an actor failed, and why; a restart follows by itself."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def exited(self, name: str, failure: Failure | None) -> None:
+        if failure is not None:
+            self._log.error(
+                "actor_failed",
+                actor=name,
+                type=failure.type,
+                text=failure.text,
+                traceback=failure.traceback,
+            )
+
+    def restarted(self, name: str, restarts_count: int) -> None:
+        self._log.warning("actor_restarted", actor=name, times=restarts_count)
 
 
 @attrs.frozen(kw_only=True)

@@ -20,7 +20,7 @@ from capyctl.engines.families import families
 from capyctl.engines.preparation import NotPrepared, prepare_launch
 from capyctl.engines.surroundings import Surroundings
 from capyctl.gpus.machine import detect_machine
-from capyctl.gpus.memory import read_ram
+from capyctl.gpus.memory import MemoryUnreadable, read_ram
 from capyctl.launch.addresses import PortLeases, PortsExhausted
 from capyctl.launch.processes import LocalProcesses
 from capyctl.ledger.limits import RamLimits
@@ -73,7 +73,7 @@ def own_machine(settings: StandaloneSettings, simulate: str | None) -> OwnMachin
     surroundings = Surroundings(
         state_dir=str(root),
         shape=shape,
-        available_bytes=lambda: read_ram().available_bytes,
+        available_bytes=_available_ram,
     )
     processes = LocalProcesses(root)
     first, last = settings.engine_ports
@@ -115,6 +115,13 @@ def _ram_limits(settings: StandaloneSettings, total_bytes: int) -> RamLimits:
         free_reserve_bytes=of(policy.free_reserve),
         parked_limit_bytes=of(policy.parked_limit),
     )
+
+
+def _available_ram() -> int | None:
+    try:
+        return read_ram().available_bytes
+    except MemoryUnreadable:
+        return None
 
 
 def _before_launch(order: LaunchOrder, surroundings: Surroundings) -> None:

@@ -215,9 +215,12 @@ class ReopenGate:
 
 @attrs.frozen
 class Drain:
-    """Tell ourselves when the gate is empty, or when ``within_s`` is over."""
+    """Tell ourselves when the gate is empty, or when ``within_s`` is over.
 
-    within_s: float
+    None: the host's configured drain (`switching.drain_timeout`).
+    """
+
+    within_s: float | None = None
 
 
 @attrs.frozen

@@ -38,7 +38,6 @@ from capyctl.messages.instance import (
     StepTimedOut,
 )
 
-DRAIN_S = 30.0
 PARK_S_MAX = 600.0
 PARK_GATE = "park"
 
@@ -68,7 +67,7 @@ def _drain_to_park(
         moment,
         *kinds,
         operations=(event.operation,) if kinds else (),
-        effects=(*deadline, CloseGate(PARK_GATE), Drain(DRAIN_S)),
+        effects=(*deadline, CloseGate(PARK_GATE), Drain()),
     )
 
 
@@ -122,7 +121,7 @@ def serve_on(
     """The park did not come to pass and nothing was harmed: ready again."""
     match event:
         case DrainTimedOut(open_count=count):
-            why = f"{count} requests still ran after {DRAIN_S:.0f} s; answers are never cut"
+            why = f"{count} requests still ran when the drain ended; answers are never cut"
         case EngineNotParked(reason=reason):
             why = reason
     failure = Failure("park_refused", why)

@@ -24,7 +24,6 @@ from capyctl.machines.instance import (
     Run,
     Watch,
 )
-from capyctl.machines.parking import DRAIN_S
 from capyctl.machines.starting import RETRY_PAUSE_S, STOP_GRACE_S, launch_order, remaining_s
 from capyctl.machines.stopping import released
 from capyctl.machines.table import Moment, Step
@@ -125,7 +124,7 @@ def _resume_serving(one: Instance, moment: Moment, *, same_daemon: bool) -> Step
         gate = OpenGate(one.launch, one.generation)
         return Step(data=one, effects=(Watch(one.launch), gate))
     if same_daemon and one.state is InstanceState.PARK_DRAIN:
-        return Step(data=one, effects=(Watch(one.launch), Drain(DRAIN_S)))
+        return Step(data=one, effects=(Watch(one.launch), Drain()))
     failure = Failure("interrupted", "the daemon restarted before the park began")
     cleared, ended, _ = end_open(one, OperationState.CANCELLED, failure=failure)
     doubted = attrs.evolve(cleared, state=InstanceState.RECONCILING)

@@ -23,7 +23,7 @@ from capyctl.machines.instance import (
     ReopenGate,
     WithdrawMemory,
 )
-from capyctl.machines.parking import DRAIN_S, evict_by_park
+from capyctl.machines.parking import evict_by_park
 from capyctl.machines.starting import STOP_GRACE_S
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
@@ -150,7 +150,7 @@ def _drain_to_stop(
         moment,
         *kinds,
         operations=(*ended, event.operation) if kinds else ended,
-        effects=(*voided, *deadline, CancelTasks(), CloseGate(STOP_GATE), Drain(DRAIN_S)),
+        effects=(*voided, *deadline, CancelTasks(), CloseGate(STOP_GATE), Drain()),
         about=event.operation,
     )
 
@@ -221,7 +221,7 @@ def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> 
 
 
 def _serve_on(one: Instance, event: DrainTimedOut, moment: Moment) -> Step[Instance]:
-    why = f"{event.open_count} requests still ran after {DRAIN_S:.0f} s; answers are never cut"
+    why = f"{event.open_count} requests still ran when the drain ended; answers are never cut"
     cleared, ended, voided = end_open(
         one, OperationState.CANCELLED, failure=Failure("drain_timed_out", why)
     )
