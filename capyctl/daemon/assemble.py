@@ -67,84 +67,107 @@ async def open_daemon(
     async with open_store(path, clock_wall_ms=clock.wall_ms, ids=ids) as store:
         if store.put_back is not None:
             log.warning("store_was_put_back", reason=store.put_back)
-        async with _over_store(settings, machine, log, store, clock, ids) as daemon:
+        async with _over_store(settings, machine, log, store, ids) as daemon:
             yield daemon
 
 
-@asynccontextmanager
-async def _over_store(
-    settings: StandaloneSettings,
-    machine: OwnMachine,
-    log: Log,
-    store: SqliteStore,
-    clock: SystemClock,
-    ids: UlidIds,
-) -> AsyncIterator[Daemon]:
+@attrs.frozen(kw_only=True, eq=False)
+class Mirrors:
+    """What follows the store, and the world that the control plane is given."""
+
+    world: World
+    fragments: Fragments
+    routing: Routing
+    publishing: Publishing
+    hub: Hub
+    load_view: LoadView
+
+
+async def _open_mirrors(
+    settings: StandaloneSettings, machine: OwnMachine, log: Log, store: SqliteStore, ids: UlidIds
+) -> Mirrors:
     stored = await store.load()
     directory = _directory(settings)
     directory.load((*stored.deployments, *stored.instances, *stored.operations))
     fragments = Fragments.from_store(stored)
-    host_id = HostId(settings.host)
     routing = Routing(
         directory,
         engine_paths=machine.host.routes,
         stream_idle_s=settings.queue.stream_idle_s,
     )
-    publishing = Publishing(settings, machine.simulated_profiles)
+    # The directory first: whoever else is told of a commit finds it there.
     for listener in (directory.apply, fragments.apply, routing.apply):
         store.listen(listener)
-    hub = Hub(store, last_seq=stored.last_seq)
     world = World(
         store=store,
-        clock=clock,
+        clock=SystemClock(),
         ids=ids,
-        hosts={host_id: machine.host},
+        hosts={HostId(settings.host): machine.host},
         directory=directory,
         session_epoch=stored.session_epoch,
         log=log.event,
         drain_s=settings.switching_drain_s,
     )
-    load_view = LoadView(world=world)
-    resolver = Resolver(publishing=publishing, machine=machine, settings=settings)
+    return Mirrors(
+        world=world,
+        fragments=fragments,
+        routing=routing,
+        publishing=Publishing(settings, machine.simulated_profiles),
+        hub=Hub(store, last_seq=stored.last_seq),
+        load_view=LoadView(world=world),
+    )
+
+
+@asynccontextmanager
+async def _over_store(
+    settings: StandaloneSettings, machine: OwnMachine, log: Log, store: SqliteStore, ids: UlidIds
+) -> AsyncIterator[Daemon]:
+    mirrors = await _open_mirrors(settings, machine, log, store, ids)
+    host_id = HostId(settings.host)
     async with open_control(
-        world,
-        resolve=resolver,
+        mirrors.world,
+        resolve=Resolver(publishing=mirrors.publishing, machine=machine, settings=settings),
         measure_host=host_id,
         observer=FailureLog(log),
         window_s=settings.queue.admission_window_s,
         idle=IdlePolicy(ready_s=settings.ready_idle_s, parked_s=settings.parked_idle_s),
     ) as control:
-        await control.system.start_child(
-            ChildSpec(
-                name="sampler",
-                make=lambda: SamplerActor(
-                    world, placement=control.placement, host=host_id, kept=load_view.keep
-                ),
-            )
-        )
+        await _start_sampler(control, mirrors, host_id)
         management = DaemonManagement(
-            world=world,
+            world=mirrors.world,
             store=store,
-            fragments=fragments,
-            hub=hub,
+            fragments=mirrors.fragments,
+            hub=mirrors.hub,
             catalogue=control.catalogue,
-            load_view=load_view,
-            completer=Completer(publishing=publishing, settings=settings),
+            load_view=mirrors.load_view,
+            completer=Completer(publishing=mirrors.publishing, settings=settings),
         )
         try:
             yield Daemon(
                 settings=settings,
-                world=world,
+                world=mirrors.world,
                 machine=machine,
                 control=control,
                 management=management,
-                hub=hub,
-                routing=routing,
-                publishing=publishing,
-                fragments=fragments,
+                hub=mirrors.hub,
+                routing=mirrors.routing,
+                publishing=mirrors.publishing,
+                fragments=mirrors.fragments,
             )
         finally:
-            hub.close()
+            mirrors.hub.close()
+
+
+async def _start_sampler(control: ControlPlane, mirrors: Mirrors, host: HostId) -> None:
+    def make() -> SamplerActor:
+        return SamplerActor(
+            mirrors.world,
+            placement=control.placement,
+            host=host,
+            kept=mirrors.load_view.keep,
+        )
+
+    await control.system.start_child(ChildSpec(name="sampler", make=make))
 
 
 def _directory(settings: StandaloneSettings) -> Directory:
