@@ -78,6 +78,8 @@ class Picture:
     """Open operations of this deployment by id, as committed."""
     waiting_count: int = 0
     """Requests that wait for it."""
+    wanted: bool = False
+    """A request came for which nothing was begun yet, whether or not its client still waits."""
 
     @property
     def active(self) -> tuple[Instance, ...]:

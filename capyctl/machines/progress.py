@@ -183,16 +183,16 @@ def _end_preinitialize(picture: Picture, state: OperationState, reason: str | No
 
 
 def _demand(picture: Picture, moment: Moment) -> Accepted | None:
-    """Serve the requests that wait.
+    """Serve the requests that wait, or that came and could not.
 
-    1. Nobody waits, or an operator stopped it, or only an operator may start it.
+    1. Nobody wants it, or an operator stopped it, or only an operator may start it.
     2. The files are not measured yet: wait for that.
     3. An instance serves, or is on its way up or down: wait for that.
     4. A parked instance is woken.
     5. The lowest instance that no operator stopped is started.
     """
     deployment = picture.deployment
-    if picture.waiting_count == 0 or deployment.operator_stopped:
+    if not (picture.waiting_count or picture.wanted) or deployment.operator_stopped:
         return None
     if deployment.spec.explicit or deployment.restarts:
         return None
