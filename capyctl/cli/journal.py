@@ -69,7 +69,8 @@ class Request:
         text = json.dumps({**self._head, "steps": steps}, indent=2, ensure_ascii=False)
         fresh = self._path.with_name(f".{FILE_NAME}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self._path.parents[1], self._path.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)

@@ -44,7 +44,8 @@ def status(call: Call) -> int:
         "deployments": rows,
     }
     head = summary(
-        f"capyctl serves {len(rows)} deployments" + (f": {counts}" if counts else ""),
+        f"capyctl serves {len(rows)} deployment{'' if len(rows) == 1 else 's'}"
+        + (f": {counts}" if counts else ""),
         [
             ("Management", role.address),
             ("Inference", inference),
