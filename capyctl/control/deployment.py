@@ -15,7 +15,7 @@ from capyctl.control.measuring import Measuring
 from capyctl.control.occupancy import gone, occupancy
 from capyctl.control.replies import answer, fail
 from capyctl.control.surroundings import World
-from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.checkpoints import CheckpointFacts, DigestState
 from capyctl.domain.errors import Refused
 from capyctl.domain.events import Receipt
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
@@ -81,6 +81,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         host = needs.world.hosts[needs.measure_host]
         self._idling = Idling(needs.world, needs.idle)
         self._measuring = Measuring(self, needs.world, host)
+        self._wanted = False
 
     @property
     def data(self) -> Deployment:
@@ -119,6 +120,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 await self._checkpoint(message)
             case m.DemandArose():
                 self._directory.admission(self.id).take_nudge()
+                self._wanted = True
             case m.LookAgain():
                 pass
             case _:
@@ -134,6 +136,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             instances=self._directory.instances.get(self.id, {}),
             operations=self._directory.open_operations.get(self.id, {}),
             waiting_count=self._directory.admission(self.id).waiting_count,
+            wanted=self._wanted,
         )
 
     def _stranded(self) -> None:
@@ -336,6 +339,9 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._set_admission()
             step = progress(self.picture(), self._world.moment()) or self._idle_step()
             if step is None:
+                # Begun, or not to be begun; only an unmeasured model still owes an answer.
+                if self.data.checkpoint.state is not DigestState.PENDING:
+                    self._wanted = False
                 return
             if not await self._store_quietly(step):
                 return
