@@ -286,16 +286,25 @@ class Daemon:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self._inference}"
 
-    def post(
-        self, path: str, body: Any, *, key: str | None = None, within_s: float = 60.0
+    def post(self, path: str, body: Any, *, key: str | None = None) -> Reply:
+        return self.ask("POST", path, json.dumps(body).encode(), key=key)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None = None,
+        *,
+        key: str | None = None,
+        within_s: float = 60.0,
     ) -> Reply:
+        """One inference request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self._inference, timeout=within_s)
-        headers = {
-            "Authorization": f"Bearer {key or self.key}",
-            "Content-Type": "application/json",
-        }
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        if data is not None:
+            headers["Content-Type"] = "application/json"
         with contextlib.closing(connection):
-            connection.request("POST", path, json.dumps(body).encode(), headers)
+            connection.request(method, path, data, headers)
             answer = connection.getresponse()
             return Reply(answer.status, dict(answer.getheaders()), answer.read())
 
