@@ -145,6 +145,7 @@ def start(
             tell=_unmark(picture, chosen),
             answers=joined,
             joined=True,
+            victims=() if action.evict else None,
         )
     if fit is None:
         questions = (
