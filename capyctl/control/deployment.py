@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
 import attrs
@@ -10,7 +9,8 @@ import attrs
 from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
 from capyctl.control.idling import Idling
-from capyctl.control.instance import InstanceActor, InstanceNeeds
+from capyctl.control.instance import InstanceNeeds
+from capyctl.control.making import maker
 from capyctl.control.measuring import Measuring
 from capyctl.control.occupancy import gone, occupancy
 from capyctl.control.replies import answer, fail
@@ -21,7 +21,7 @@ from capyctl.domain.events import Receipt
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.receipts import action_receipt, configuration_receipt
 from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
-from capyctl.machines.actions import NeedFit, decide
+from capyctl.machines.actions import NeedFit, check_revision, decide
 from capyctl.machines.checkpoint import measured, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
 from capyctl.machines.idling import IdlePolicy
@@ -34,6 +34,7 @@ from capyctl.messages import deployment as m
 from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
 from capyctl.messages.placement import AskFit
 
+ANSWER_S = 10.0
 STEPS_MAX = 64
 """Bound on the steps that one message may set off; more would be a loop in the rules."""
 
@@ -105,6 +106,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.Act():
                 await self._act(message, self.reply_to(), None)
             case m.FitAnswered():
+                self.timers.cancel(f"answer/{message.request}")
                 asked = self._asked.pop(message.request, None)
                 if asked is not None:
                     await self._act(asked.action, asked.reply, message)
@@ -123,6 +125,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 self._wanted = True
             case m.LookAgain():
                 pass
+            case m.Unanswered():
+                self._give_up(message.request)
             case _:
                 assert_never(message)
         if self.id in self._directory.deployments:
@@ -154,6 +158,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         if isinstance(decision, NeedFit):
             request = self._world.ids.ulid()
             self._asked[request] = Asked(action=action, reply=reply)
+            self._expect_answer(request)
             self._world.tell(
                 self._needs.placement,
                 AskFit(
@@ -229,9 +234,15 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
     # -- replace -----------------------------------------------------------------------------
 
     def _claim(self, message: m.Replace) -> None:
-        """Names and routes first: only the catalogue gives them out."""
+        """Names and routes come before the rest: only the catalogue gives them out."""
+        try:
+            check_revision(self.data, message.expected_revision)
+        except Refused as refused:
+            fail(self.reply_to(), refused)
+            return
         claim = self._world.ids.ulid()
         self._claims[claim] = (message, self.reply_to())
+        self._expect_answer(claim)
         self._world.tell(
             self._needs.catalogue,
             ClaimRoutes(
@@ -242,13 +253,30 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             ),
         )
 
+    def _expect_answer(self, request: str) -> None:
+        """Placement and the catalogue answer at once; one that failed meanwhile never does."""
+        self.timers.set(f"answer/{request}", ANSWER_S, m.Unanswered(request=request))
+
+    def _give_up(self, request: str) -> None:
+        asked = self._asked.pop(request, None)
+        claim = self._claims.pop(request, None)
+        reply = asked.reply if asked is not None else claim[1] if claim is not None else None
+        text = "A part of capyctl was restarted meanwhile; send the same request again"
+        fail(reply, Refused("reconciliation_required", text))
+
     def _refuse_claim(self, message: m.RoutesRefused) -> None:
+        if message.claim not in self._claims:
+            return
         _, reply = self._claims.pop(message.claim)
+        self.timers.cancel(f"answer/{message.claim}")
         text = f"`{message.route}` already belongs to another deployment"
         fail(reply, Refused("route_conflict", text))
 
     async def _replace(self, granted: m.RoutesGranted) -> None:
+        if granted.claim not in self._claims:
+            return
         message, reply = self._claims.pop(granted.claim)
+        self.timers.cancel(f"answer/{granted.claim}")
         moment = self._world.moment()
         try:
             accepted = decide_replace(self.picture(), message, moment)
@@ -299,7 +327,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             world=self._world, placement=self._needs.placement, deployment=self.ref
         )
         ref = self._needs.instances.start_soon(
-            ChildSpec(name=f"instance/{id}", make=_maker(id, needs))
+            ChildSpec(name=f"instance/{id}", make=maker(id, needs))
         )
         self._directory.instance_refs[id] = ref
         return ref
@@ -369,16 +397,3 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._world.log("deployment_change_not_stored", deployment=self.id)
             return False
         return True
-
-
-def _maker(id: InstanceId, needs: InstanceNeeds) -> Callable[[], InstanceActor]:
-    """Makes the actor, again after a failure; only the first one meets a fresh daemon."""
-    made = False
-
-    def make() -> InstanceActor:
-        nonlocal made
-        actor = InstanceActor(id, needs, first=not made)
-        made = True
-        return actor
-
-    return make

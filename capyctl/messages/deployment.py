@@ -123,6 +123,13 @@ class LookAgain:
     why: str
 
 
+@attrs.frozen(kw_only=True)
+class Unanswered:
+    """Placement or the catalogue did not answer. From: our own timer."""
+
+    request: str
+
+
 DeploymentMessage: TypeAlias = (
     Act
     | Replace
@@ -134,4 +141,5 @@ DeploymentMessage: TypeAlias = (
     | CheckpointUnmeasured
     | FitAnswered
     | LookAgain
+    | Unanswered
 )
