@@ -131,14 +131,14 @@ def begin_stops(
     *,
     deadline_at_ms: int | None,
 ) -> Accepted:
-    """One operation, event and message per instance that holds or waits for anything."""
+    """One operation, event and message per instance that is not plainly stopped."""
     operations: list[Operation] = []
     events: list[NewEvent] = []
     tell: list[ToInstance] = []
     for one in instances:
         waiting = begins(picture, one) or one.state is InstanceState.QUEUED
-        given_up = one.state is InstanceState.FAILED and one.operation is not None
-        if one.state in EMPTY and not waiting and not given_up:
+        # What failed holds nothing, but once it is stopped it is to show as stopped.
+        if one.state is InstanceState.STOPPED and not waiting:
             continue
         unarmed = one.state is InstanceState.QUEUED or one.state in EMPTY
         kind = OperationKind.UNARMED_STOP if unarmed else OperationKind.CLEANUP
