@@ -22,6 +22,8 @@ class Subscription(Protocol):
     async def next_page(self) -> tuple[Event, ...]:
         """At least one event after the last page, oldest first; waits for one.
 
+        Cancelling it loses no event: the next call begins where this one did.
+
         Raises:
             CursorExpired: retention overtook this reader.
         """
