@@ -92,7 +92,7 @@ def complete_deployment(
     _check_placement(parsed, defaults)
     _check_names(parsed)
     profile = find_profile(parsed, profiles, host=defaults.host)
-    model_path = materialise(parsed.model, document, models_root, defaults.sources)
+    files = materialise(parsed.model, document, models_root, defaults.sources)
     _check_engine(parsed, profile, checks)
     _check_routes(parsed, profile)
     _check_residency(parsed, profile)
@@ -106,7 +106,8 @@ def complete_deployment(
         profile=profile.name,
         family=profile.family,
         instances=parsed.instances,
-        model_path=model_path,
+        model_path=files.path,
+        source=files.source,
         expected_digest=parsed.model.expected_digest,
         residency=Residency(parsed.residency) if parsed.residency else None,
         explicit=defaults.explicit or parsed.lifecycle.activation == "explicit",

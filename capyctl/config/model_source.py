@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -103,8 +104,19 @@ class HttpSource(Closed):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("https://", "http://")):
+        if value is None:
+            return None
+        try:
+            found = urlsplit(value)
+            plain = value.isascii() and value.isprintable() and " " not in value
+            usable = plain and len(value) <= PATH_MAX_CHARACTERS and bool(found.hostname)
+            usable = usable and found.scheme in ("https", "http") and found.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
             raise bad_value("expected an https:// address")
+        if found.username is not None or found.password is not None:
+            raise bad_value("an address with a password goes into a secret: use url_ref")
         return value
 
     @model_validator(mode="after")

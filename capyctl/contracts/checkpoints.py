@@ -1,10 +1,14 @@
-"""Measuring a model's files."""
+"""Measuring a model's files, and fetching them first where they are elsewhere."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
-from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is called with bytes done and bytes in total (0: not known) as a download goes on."""
 
 
 class Unmeasurable(Exception):
@@ -29,4 +33,36 @@ class Checkpoints(Protocol):
 
         Raises:
             Unmeasurable: see there.
+        """
+
+
+class Unfetchable(Exception):
+    """A model's files could not be fetched.
+
+    ``reason`` is a closed token: ``unauthorized``, ``not_found``, ``denied``, ``too_large``,
+    ``insufficient_space``, ``checksum_mismatch``, ``unsafe_archive``, ``secret_unavailable``,
+    ``unreachable``, ``interrupted``, ``io_error``; ``detail`` says it in a sentence without
+    any secret. ``terminal``: waiting does not mend it. ``again``: looking again costs little,
+    so it is done by itself, also after a terminal failure.
+    """
+
+    def __init__(
+        self, reason: str, detail: str, *, terminal: bool = False, again: bool = True
+    ) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.terminal = terminal
+        self.again = again
+
+
+class Sources(Protocol):
+    async def fetch(self, source: RemoteSource, progress: Progress) -> int:
+        """Bytes of the source's files, once they are whole, verified and where they belong.
+
+        Callers of one source share its download. Cancelling the last of them ends it; what
+        has come so far stays, and the next call goes on from there.
+
+        Raises:
+            Unfetchable: see there.
         """

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import attrs
 
-from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.contracts.checkpoints import Progress
+from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
 from capyctl.domain.identity import ExitStatus
 from capyctl.domain.launches import Endpoint, LaunchOrder, LaunchRecord
@@ -50,6 +51,9 @@ class Host(Protocol):
 
     async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
         """See `contracts.checkpoints`. Raises Unmeasurable."""
+
+    async def fetch(self, source: RemoteSource, progress: Progress) -> int:
+        """See `contracts.checkpoints.Sources`. Raises Unfetchable."""
 
     async def prepare(self, order: LaunchOrder) -> LaunchRecord:
         """Lease a port, render the command, start its latch. The engine does not run yet.

@@ -22,7 +22,7 @@ from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.receipts import action_receipt, configuration_receipt
 from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import NeedFit, check_revision, decide
-from capyctl.machines.checkpoint import measured, unmeasured
+from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
 from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
@@ -79,9 +79,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._directory = needs.world.directory
         self._asked: dict[str, Asked] = {}
         self._claims: dict[str, tuple[m.Replace, ReplyTo | None]] = {}
-        host = needs.world.hosts[needs.measure_host]
         self._idling = Idling(needs.world, needs.idle)
-        self._measuring = Measuring(self, needs.world, host)
+        self._measuring = Measuring(self, needs.world, needs.measure_host)
         self._wanted = False
 
     @property
@@ -118,7 +117,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 self._refuse_claim(message)
             case m.InstanceChanged():
                 self._instance_changed(message)
-            case m.CheckpointMeasured() | m.CheckpointUnmeasured():
+            case m.SourceMoved() | m.CheckpointMeasured() | m.CheckpointUnmeasured():
                 await self._checkpoint(message)
             case m.DemandArose():
                 self._directory.admission(self.id).take_nudge()
@@ -302,10 +301,12 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
 
     # -- the model's files -------------------------------------------------------------------
 
-    async def _checkpoint(self, message: m.CheckpointMeasured | m.CheckpointUnmeasured) -> None:
+    async def _checkpoint(self, message: m.FilesMoved) -> None:
         if message.revision != self.data.revision:
             return
-        if isinstance(message, m.CheckpointUnmeasured):
+        if isinstance(message, m.SourceMoved):
+            after = sourced(self.data, message.record)
+        elif isinstance(message, m.CheckpointUnmeasured):
             after = unmeasured(self.data, message.diagnostic, message.detail)
         else:
             after = measured(self.data, message.facts, self._resolve)

@@ -10,12 +10,12 @@ from typing import Protocol
 import attrs
 import trio
 
-from capyctl.contracts.checkpoints import Checkpoints
+from capyctl.contracts.checkpoints import Checkpoints, Progress, Sources, Unfetchable
 from capyctl.contracts.engines import Control, Family, LaunchKeys, NotReady, ParkRefused
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import EndOutcome, LaunchRefused, ParkProof
 from capyctl.contracts.processes import Command, Processes, SpawnFailed
-from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
 from capyctl.domain.identity import ExitStatus
 from capyctl.domain.ids import DomainName, LaunchId
@@ -66,6 +66,8 @@ class LocalHost:
     checkpoints: Checkpoints
     ports: Ports
     secret: bytes = attrs.field(repr=False)
+    sources: Sources | None = None
+    """None: nothing is fetched from elsewhere."""
     raw_logs: bool = False
     before_launch: Callable[[LaunchOrder], None] = attrs.field(default=lambda _: None)
     """What must be true on disk first; blocks, so it runs in a thread. Raises LaunchRefused."""
@@ -77,6 +79,11 @@ class LocalHost:
 
     async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
         return await self.checkpoints.measure(model_path, weights_file=weights_file)
+
+    async def fetch(self, source: RemoteSource, progress: Progress) -> int:
+        if self.sources is None:
+            raise Unfetchable("denied", "this machine fetches no files", terminal=True)
+        return await self.sources.fetch(source, progress)
 
     async def prepare(self, order: LaunchOrder) -> LaunchRecord:
         family = self.families.get(order.engine.family)

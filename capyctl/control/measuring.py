@@ -1,22 +1,26 @@
-"""Measures a deployment's files in the background and tells its actor what came of it."""
+"""Has a deployment's files fetched and measured in the background, and tells its actor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import attrs
 import trio
 
 from actors import Ref
-from capyctl.contracts.checkpoints import Unmeasurable
-from capyctl.contracts.host import Host
+from capyctl.contracts.checkpoints import Unfetchable, Unmeasurable
 from capyctl.control.surroundings import World
+from capyctl.domain.checkpoints import RemoteSource, SourceRecord, SourceState
+from capyctl.domain.ids import HostId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.machines.deployment import Deployment
 from capyctl.messages import deployment as m
 
 MEASURE_PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 """Pauses between attempts; the last one repeats."""
+PROGRESS_PAUSE_S = 1.0
+"""Each piece of news is a commit."""
 
 
 class Owner(Protocol):
@@ -31,10 +35,11 @@ class Owner(Protocol):
 class Measuring:
     """At most one measurement at a time: of the newest revision."""
 
-    def __init__(self, owner: Owner, world: World, host: Host) -> None:
+    def __init__(self, owner: Owner, world: World, host: HostId) -> None:
         self._owner = owner
         self._world = world
-        self._host = host
+        self._host_id = host
+        self._host = world.hosts[host]
         self._scope: trio.CancelScope | None = None
 
     def begin(self, data: Deployment) -> None:
@@ -46,6 +51,8 @@ class Measuring:
             self._scope = self._owner.spawn(self._measure, data.revision, data.spec)
 
     async def _measure(self, revision: int, spec: DeploymentSpec) -> None:
+        if spec.source is not None and not await self._fetch(revision, spec.source):
+            return
         attempt = 0
         while True:
             try:
@@ -59,5 +66,80 @@ class Measuring:
                 measured = m.CheckpointMeasured(revision=revision, facts=facts)
                 self._world.tell(self._owner.ref, measured)
                 return
-            await trio.sleep(MEASURE_PAUSES_S[min(attempt, len(MEASURE_PAUSES_S) - 1)])
+            await trio.sleep(_pause_s(attempt))
             attempt += 1
+
+    async def _fetch(self, revision: int, source: RemoteSource) -> bool:
+        """Whether the files came; False when only a new revision or a new start may try again."""
+        download = _Download(host=self._host_id, tell=lambda record: self._moved(revision, record))
+        attempt = 0
+        while True:
+            before = download.record.bytes_done
+            try:
+                total_bytes = await self._host.fetch(source, download.progress)
+            except Unfetchable as problem:
+                download.failed(problem)
+                if problem.terminal and not problem.again:
+                    return False
+                attempt = 0 if download.record.bytes_done > before else attempt
+                pause_s = MEASURE_PAUSES_S[-1] if problem.terminal else _pause_s(attempt)
+            else:
+                download.verified(total_bytes)
+                return True
+            await trio.sleep(pause_s)
+            attempt += 1
+
+    def _moved(self, revision: int, record: SourceRecord) -> None:
+        self._world.tell(self._owner.ref, m.SourceMoved(revision=revision, record=record))
+
+
+class _Download:
+    """What was last told of one download; figures that only grew are told once a second."""
+
+    def __init__(self, host: HostId, tell: Callable[[SourceRecord], None]) -> None:
+        self.record = SourceRecord(host=host)
+        self._tell = tell
+        self._told_at_s = 0.0
+        self._put(self.record)
+
+    def progress(self, bytes_done: int, bytes_total: int) -> None:
+        fresh = SourceRecord(
+            host=self.record.host,
+            state=SourceState.DOWNLOADING,
+            bytes_done=bytes_done,
+            bytes_total=bytes_total,
+        )
+        same_state = self.record.state is SourceState.DOWNLOADING
+        recent = trio.current_time() - self._told_at_s < PROGRESS_PAUSE_S
+        if not (same_state and recent and fresh.bytes_total == self.record.bytes_total):
+            self._put(fresh)
+
+    def failed(self, problem: Unfetchable) -> None:
+        """Failed for good, or waiting to try again."""
+        self._put(
+            attrs.evolve(
+                self.record,
+                state=SourceState.FAILED,
+                reason=f"{problem.reason}: {problem.detail}",
+                terminal=problem.terminal,
+            )
+        )
+
+    def verified(self, total_bytes: int) -> None:
+        self._put(
+            SourceRecord(
+                host=self.record.host,
+                state=SourceState.VERIFIED,
+                bytes_done=total_bytes,
+                bytes_total=total_bytes,
+            )
+        )
+
+    def _put(self, record: SourceRecord) -> None:
+        self.record = record
+        self._told_at_s = trio.current_time()
+        self._tell(record)
+
+
+def _pause_s(attempt: int) -> float:
+    return MEASURE_PAUSES_S[min(attempt, len(MEASURE_PAUSES_S) - 1)]

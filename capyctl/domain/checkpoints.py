@@ -14,6 +14,67 @@ class DigestState(enum.Enum):
     UNUSABLE = "unusable"
 
 
+class SourceKind(enum.Enum):
+    HUGGINGFACE = "huggingface"
+    HTTP = "http"
+
+
+@attrs.frozen(kw_only=True)
+class RemoteSource:
+    """Where a model's files are fetched from. Secrets are named, never held."""
+
+    kind: SourceKind
+    key: str
+    """``sources/huggingface/<Owner>--<Name>@<commit>``, or alike; one key is one download."""
+    repository: str = ""
+    """``owner/name``; Hugging Face only, as are the next two."""
+    commit: str = ""
+    files: tuple[str, ...] = ()
+    """Patterns of the files to fetch; empty: all of them."""
+    token_ref: str | None = None
+    """``secret://<name>``."""
+    url: str | None = attrs.field(default=None, repr=False)
+    """HTTP only, as is all that follows. None when `url_ref` names the secret that holds it."""
+    url_ref: str | None = None
+    sha256: str = ""
+    """Of the file or archive, 64 hexadecimal digits."""
+    archive: bool = False
+    """The file is a tar archive of the model's directory."""
+
+
+def host_allowed(host: str, allowed: tuple[str, ...] | None) -> bool:
+    """Whether ``host`` is on the list: by its name, or below a ``*.name``. None allows all."""
+    if allowed is None:
+        return True
+    name = host.lower().rstrip(".")
+    entries = [entry.lower().rstrip(".") for entry in allowed]
+    return any(
+        name.endswith(entry[1:]) if entry.startswith("*.") else name == entry for entry in entries
+    )
+
+
+class SourceState(enum.Enum):
+    PENDING = "pending"
+    DOWNLOADING = "downloading"
+    VERIFIED = "verified"
+    FAILED = "failed"
+
+
+@attrs.frozen(kw_only=True)
+class SourceRecord:
+    """How far one host has come with fetching a model's files."""
+
+    host: str
+    state: SourceState = SourceState.PENDING
+    bytes_done: int = 0
+    bytes_total: int = 0
+    """0 while it is not known."""
+    reason: str | None = None
+    """``<token>: <sentence>``, when it failed or waits to try again."""
+    terminal: bool = False
+    """It will not come by waiting; somebody has to change something."""
+
+
 @attrs.frozen(kw_only=True)
 class AttentionShape:
     """What a plain attention model keeps per token. None of this for other layouts."""
@@ -41,6 +102,8 @@ class CheckpointFacts:
     model_type: str | None = None
     stat_identity: tuple[tuple[str, int, int, int, int, int], ...] = ()
     """Per file: relative path, device, inode, size, mtime ns, ctime ns."""
+    provenance: str = "measured"
+    """``measured``, or ``fetched`` when every digest was taken while the file came in."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +114,8 @@ class CheckpointRecord:
     expected: str | None = None
     facts: CheckpointFacts | None = None
     diagnostic: str | None = None
-    """Closed token: ``invalid_root``, ``unsafe_file``, ``too_large``, ``changed``, ``io_error`` …"""
+    """Closed token: ``invalid_root``, ``unsafe_file``, ``too_large``, ``changed``, …"""
     detail: str | None = None
     """One sentence for people."""
+    source: SourceRecord | None = None
+    """The download; None for files that are on the machine, and before the first news of it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from capyctl.domain.checkpoints import RemoteSource
 from capyctl.domain.ids import DomainName, GpuId, HostId
 
 
@@ -118,6 +119,8 @@ class DeploymentSpec:
     """Absolute path on the machine that runs it."""
     expected_digest: str | None
     """``sha256:…`` when the document states one."""
+    source: RemoteSource | None = None
+    """Where the files under `model_path` are fetched from; None: they are on the machine."""
     weights_file: str | None = None
     """The GGUF file to load, relative to the model's directory, when the document names one."""
     residency: Residency | None

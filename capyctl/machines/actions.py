@@ -15,6 +15,7 @@ from capyctl.domain.events import NewEvent
 from capyctl.domain.ids import OperationId
 from capyctl.domain.operations import OperationKind, OperationState
 from capyctl.domain.specs import Phase, Residency, ResolvedSpec
+from capyctl.machines.checkpoint import check_fetched
 from capyctl.machines.deployment import (
     COMING_UP,
     EMPTY,
@@ -25,7 +26,7 @@ from capyctl.machines.deployment import (
     Picture,
 )
 from capyctl.machines.instance import Instance, InstanceState
-from capyctl.machines.observed import observed_instance
+from capyctl.machines.observed import STOPS, observed_instance
 from capyctl.machines.setting_off import (
     Accepted,
     ToInstance,
@@ -99,6 +100,7 @@ def check_startable(deployment: Deployment) -> ResolvedSpec:
     """The resolved configuration, once the model's files allow a start. Raises Refused."""
     digest = deployment.checkpoint
     if digest.state is DigestState.PENDING:
+        check_fetched(deployment)
         why = f" ({digest.diagnostic}: {digest.detail})" if digest.diagnostic else ""
         raise Refused(
             "checkpoint_digest_pending", f"The model's files are still being measured{why}"
@@ -127,7 +129,7 @@ def start(
     """
     resolved = check_startable(picture.deployment)
     chosen = [one for one in picture.active if indexes is None or one.id.index in indexes]
-    if any(one.state in GOING_DOWN or one.state is InstanceState.UNCERTAIN for one in chosen):
+    if any(_goes_down(picture, one) for one in chosen):
         raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
     coming = [one for one in chosen if one.state in COMING_UP or begins(picture, one)]
     wakes = [
@@ -158,6 +160,13 @@ def start(
     if short and not (not action.evict and len(coming) > 0):
         raise Refused("capacity_blocked", fit.shortage or "No room for it now")
     return _accept_start(picture, action, moment, resolved, wakes, colds, fit)
+
+
+def _goes_down(picture: Picture, one: Instance) -> bool:
+    """A stop of it is accepted, under way, or not proven."""
+    if one.state in GOING_DOWN or one.state is InstanceState.UNCERTAIN:
+        return True
+    return any(operation.kind in STOPS for operation in picture.accepted(one))
 
 
 def _joined(picture: Picture, coming: list[Instance]) -> OperationId | None:
@@ -287,7 +296,7 @@ def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
     if picture.deployment.preinitialize is not None:
         open_id = picture.deployment.preinitialize.id
         return Accepted(deployment=picture.deployment, answers=open_id, joined=True)
-    if any(one.state in GOING_DOWN for one in picture.active):
+    if any(_goes_down(picture, one) for one in picture.active):
         raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
     operation = new_operation(
         picture.deployment.id,

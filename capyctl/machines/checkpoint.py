@@ -1,4 +1,4 @@
-"""What a measurement of a model's files does to its deployment."""
+"""What news of a model's files, fetched or measured, does to its deployment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Callable
 
 import attrs
 
-from capyctl.domain.checkpoints import CheckpointFacts, CheckpointRecord, DigestState
+from capyctl.domain.checkpoints import (
+    CheckpointFacts,
+    CheckpointRecord,
+    DigestState,
+    SourceRecord,
+    SourceState,
+)
 from capyctl.domain.errors import Refused
 from capyctl.domain.specs import ResolvedSpec
-from capyctl.machines.deployment import Deployment
+from capyctl.domain.units import gib
+from capyctl.machines.deployment import Deployment, source_failure
 
 
 def measured(
@@ -19,7 +26,12 @@ def measured(
 ) -> Deployment:
     """1. Another digest than declared: mismatch. 2. No memory plan: unusable. 3. Recorded."""
     expected = deployment.spec.expected_digest
-    record = CheckpointRecord(state=DigestState.RECORDED, expected=expected, facts=facts)
+    record = CheckpointRecord(
+        state=DigestState.RECORDED,
+        expected=expected,
+        facts=facts,
+        source=deployment.checkpoint.source,
+    )
     if expected is not None and facts.digest != expected:
         detail = f"the files' digest is {facts.digest}, the document expects {expected}"
         record = attrs.evolve(
@@ -45,3 +57,44 @@ def unmeasured(deployment: Deployment, diagnostic: str, detail: str) -> Deployme
         return deployment
     record = attrs.evolve(deployment.checkpoint, diagnostic=diagnostic, detail=detail)
     return attrs.evolve(deployment, checkpoint=record)
+
+
+DIAGNOSTICS = {"unauthorized": "unauthorized", "too_large": "too_large"}
+"""What a failed download is called where a measurement is spoken of; others cannot be had."""
+
+
+def sourced(deployment: Deployment, record: SourceRecord) -> Deployment:
+    """News of the download. One that failed for good also says why nothing is measured."""
+    checkpoint = attrs.evolve(deployment.checkpoint, source=record)
+    if checkpoint.state is DigestState.PENDING:
+        failed = record.terminal and record.reason is not None
+        token, _, detail = (record.reason or "").partition(": ")
+        checkpoint = attrs.evolve(
+            checkpoint,
+            diagnostic=DIAGNOSTICS.get(token, "not_materializable") if failed else None,
+            detail=detail if failed else None,
+        )
+    return attrs.evolve(deployment, checkpoint=checkpoint)
+
+
+def source_of(deployment: Deployment, host: str) -> SourceRecord | None:
+    """How far the download is; None for files that are on the machine."""
+    if deployment.spec.source is None:
+        return None
+    return deployment.checkpoint.source or SourceRecord(host=host)
+
+
+def check_fetched(deployment: Deployment) -> None:
+    """Whether a start may count on the files. Raises Refused while they are not here."""
+    record = source_of(deployment, host="")
+    if record is None or record.state is SourceState.VERIFIED:
+        return
+    failure = source_failure(deployment)
+    if failure is not None:
+        raise Refused("model_source_failed", f"The model's files cannot be fetched: {failure}")
+    so_far = gib(record.bytes_done)
+    of = f" of {gib(record.bytes_total)}" if record.bytes_total else ""
+    why = f" ({record.reason}; it is tried again)" if record.reason else ""
+    raise Refused(
+        "model_source_pending", f"The model's files are still being fetched: {so_far}{of}{why}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from capyctl.domain.checkpoints import CheckpointRecord, DigestState
+from capyctl.domain.checkpoints import CheckpointRecord, DigestState, SourceState
 from capyctl.domain.errors import InferenceRefusal
 from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.operations import Operation, OperationKind
@@ -119,13 +119,21 @@ def stopped_refusal(deployment: Deployment) -> InferenceRefusal:
     )
 
 
+def source_failure(deployment: Deployment) -> str | None:
+    """Why the files will not come by waiting; None while they may."""
+    record = deployment.checkpoint.source
+    if record is None or record.state is not SourceState.FAILED or not record.terminal:
+        return None
+    return record.reason or "the model's files could not be fetched"
+
+
 def refusal(picture: Picture) -> InferenceRefusal | None:
     """Why requests for this model are refused at once; None when they are served or wait.
 
     1. An operator stopped it, as a whole or every instance.
     2. Something of it serves, or is on its way: not refused.
     3. Only an operator's action may start it, and none has.
-    4. Its files are known not to work.
+    4. Its files are known not to work, or cannot be had.
     5. Every instance is in doubt: waiting would not end that.
     """
     deployment = picture.deployment
@@ -156,6 +164,11 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
         return InferenceRefusal(
             code="conflict",
             message=f"`{name}` cannot start: {digest.detail or digest.state.value}.",
+        )
+    failure = source_failure(deployment) if digest.state is DigestState.PENDING else None
+    if failure is not None:
+        return InferenceRefusal(
+            code="conflict", message=f"The files of `{name}` cannot be fetched: {failure}."
         )
     if states and all(s in UNKNOWN for s in states):
         return InferenceRefusal(

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.checkpoints import CheckpointFacts
+from capyctl.domain.checkpoints import CheckpointFacts, SourceRecord
 from capyctl.domain.ids import InstanceId, SwitchId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.messages.instance import Cause
@@ -87,6 +87,14 @@ class DemandArose:
 
 
 @attrs.frozen(kw_only=True)
+class SourceMoved:
+    """How far the download of the model's files is. From: our own measuring task."""
+
+    revision: int
+    record: SourceRecord
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointMeasured:
     """The model's files, measured whole. From: our own measuring task."""
 
@@ -101,6 +109,9 @@ class CheckpointUnmeasured:
     revision: int
     diagnostic: str
     detail: str
+
+
+FilesMoved: TypeAlias = SourceMoved | CheckpointMeasured | CheckpointUnmeasured
 
 
 @attrs.frozen(kw_only=True)
@@ -137,6 +148,7 @@ DeploymentMessage: TypeAlias = (
     | RoutesRefused
     | InstanceChanged
     | DemandArose
+    | SourceMoved
     | CheckpointMeasured
     | CheckpointUnmeasured
     | FitAnswered

@@ -12,6 +12,7 @@ import attrs
 from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.specs import Windows
 from capyctl.ledger.windows import derive_windows
+from capyctl.machines.checkpoint import source_of
 from capyctl.machines.deployment import Deployment, Desired, Picture
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import observed_deployment, observed_instance
@@ -103,6 +104,7 @@ def render_deployment(parts: Parts) -> dict[str, Any]:
         "effective_fingerprint": parts.fingerprint,
         "development_controls": _development_controls(deployment),
         "checkpoint_digest": _checkpoint(deployment, picture),
+        **_sources(deployment, picture),
         "desired_instances": deployment.spec.instances,
         "ready_instances": len(ready),
         "conditions": ["degraded"] if 0 < len(ready) < len(wanted) else [],
@@ -155,8 +157,26 @@ def _checkpoint(deployment: Deployment, picture: Picture) -> dict[str, Any]:
     if record.diagnostic is not None:
         found["diagnostic"] = record.diagnostic
     if record.facts is not None:
-        found["provenance"] = "measured"
+        found["provenance"] = record.facts.provenance
     return found
+
+
+def _sources(deployment: Deployment, picture: Picture) -> dict[str, Any]:
+    record = source_of(deployment, host=_host_id(deployment, picture) or "")
+    if record is None or deployment.spec.source is None:
+        return {}
+    row: dict[str, Any] = {
+        "host_id": record.host,
+        "source_key": deployment.spec.source.key,
+        "state": record.state.value,
+        "bytes_done": record.bytes_done,
+        "bytes_total": record.bytes_total,
+    }
+    if record.reason is not None:
+        row["reason"] = _safe(record.reason)
+    if record.terminal:
+        row["terminal"] = True
+    return {"model_sources": [row]}
 
 
 def _host_id(deployment: Deployment, picture: Picture) -> str | None:

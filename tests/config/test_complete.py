@@ -258,7 +258,7 @@ def with_devices(*ids):
         ({"model": {"hf": "Qwen/Qwen3-4B"}}, "unsupported combination", "model.hf"),
         ({"model": {"hf": "Qwen/Qwen3-4B@main"}}, "unsupported combination", "model.hf"),
         ({"model": {"hf": "nothing"}}, "unsupported combination", "model.hf"),
-        ({"model": {"hf": f"a/b@{COMMIT}"}}, "source not materialisable", "model.hf"),
+        ({"model": {"hf": f"a--b/c@{COMMIT}"}}, "unsupported combination", "model.hf"),
         ({"model": {"hf": f"a/b@{COMMIT}", "path": "x"}}, "conflicting arguments", "model.hf"),
         (
             {"model": {"path": "x", "source": {"local": {"path": "y"}}}},
@@ -275,8 +275,8 @@ def with_devices(*ids):
             "model.source.huggingface.revision",
         ),
         (
-            {"model": {"source": {"huggingface": {"repo": "a/b", "revision": COMMIT}}}},
-            "source not materialisable",
+            {"model": {"source": {"huggingface": {"repo": "a--b/c", "revision": COMMIT}}}},
+            "unsupported combination",
             "model.source",
         ),
         (
