@@ -190,6 +190,7 @@ def _add_models(leaves: _Leaves) -> None:
     deploy.add_argument("--activate", action="store_true", help="start it as well")
     deploy.add_argument("--wait", action="store_true", help="wait until it serves")
     deploy.add_argument("--revision", type=_revision, metavar="N", help="replace this revision")
+    _add_list(deploy, "--engine-env", "NAME=VALUE", "a variable of this model's engine")
     _add_window(deploy)
     _add_request_id(deploy)
     start = _on_deployment(leaves, "start", "start a deployment, or wake it")
@@ -280,7 +281,7 @@ def _add_engines(leaves: _Leaves) -> None:
     add.add_argument(
         "--drift", choices=("warn", "refuse"), default="warn", help="when its files change (warn)"
     )
-    _add_list(add, "--arg", "ARG", "an argument of every launch, as --arg=--metrics")
+    _add_list(add, "--arg", "ARG", "an argument of every launch, as --arg=--threads --arg=4")
     _add_list(add, "--approve-option", "OPTION", "let deployments use an option")
     _add_list(add, "--approve-path", "DIR", "let options name paths below it")
     _add_list(add, "--env", "NAME=VALUE", "a variable of every launch")

@@ -73,16 +73,18 @@ class Start:
         began_ms = here.wall_ms()
         inputs_until_ms = began_ms + (self.initialize_ms or window_ms(deployment, "initialize_ms"))
         stop_until_ms = began_ms + window_ms(deployment, "stop_ms")
+        look_until_ms = inputs_until_ms
         pause_s = PAUSE_S_MIN
         progress = Progress(here)
         try:
             while True:
-                self._wait_for_inputs(deployment["id"], max(inputs_until_ms, stop_until_ms))
+                self._wait_for_inputs(deployment["id"], look_until_ms)
                 try:
                     return self._send(self._record(deployment))
                 except CommandFailed as failure:
                     stopping = failure.code == "still_stopping"
                     until_ms = stop_until_ms if stopping else inputs_until_ms
+                    look_until_ms = max(look_until_ms, until_ms)
                     if failure.code not in NOT_YET or here.wall_ms() >= until_ms:
                         raise
                     what = f"{deployment['name']} can be started: {failure.message}"

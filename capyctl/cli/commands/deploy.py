@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from capyctl.cli.role import expanded, read_document
 from capyctl.cli.sending import read_snapshot, send_change
 from capyctl.cli.snapshot import Row, deployment_of, find_deployment
 from capyctl.cli.starting import Start
+from capyctl.cli.variables import listed, pair_of
 
 
 def deploy(call: Call) -> int:
@@ -25,7 +26,10 @@ def deploy(call: Call) -> int:
     options = call.options
     if options.wait and not options.activate:
         raise CommandFailed("usage", "--wait needs --activate: without it nothing is started")
-    document = with_home(read_document(Path(options.file)), call.here.environ)
+    stated = options.engine_env or listed(call.here.environ, "CAPYCTL_ENGINE_ENV")
+    document = with_engine_env(
+        with_home(read_document(Path(options.file)), call.here.environ), stated
+    )
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
     start = open_start(
         call,
@@ -55,6 +59,26 @@ def with_home(document: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
     elif isinstance(model, Mapping):
         model = _expanded_paths(model, environ)
     return {**document, **({} if model is None else {"model": model})}
+
+
+def with_engine_env(document: dict[str, Any], stated: Sequence[str]) -> dict[str, Any]:
+    """The document with variables of the command line in its ``engine_config.env``.
+
+    Raises:
+        CommandFailed: ``engine_env_conflict:<name>``: the document states it as well.
+    """
+    if not stated:
+        return document
+    config = document.get("engine_config") or {}
+    held = config.get("env") or {} if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping) or not isinstance(held, Mapping):
+        raise CommandFailed("invalid_config", "engine_config.env: expected a map of variables")
+    added: dict[str, str] = {}
+    for name, value in (pair_of(text, "--engine-env") for text in stated):
+        if name in held or name in added:
+            raise CommandFailed(f"engine_env_conflict:{name}", "the variable is stated twice")
+        added[name] = value
+    return {**document, "engine_config": {**config, "env": {**held, **added}}}
 
 
 def _expanded_paths(value: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

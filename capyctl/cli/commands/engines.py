@@ -13,6 +13,7 @@ from capyctl.cli.control_socket import SOCKET_NAME, ask_role
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.render import summary, table
 from capyctl.cli.role import explicit_config
+from capyctl.cli.variables import listed, pair_of
 
 if TYPE_CHECKING:
     from capyctl.engines.registration import AddedEngine
@@ -44,7 +45,9 @@ def add(call: Call) -> int:
 
     options, environ = call.options, call.here.environ
     path = options.path or _chosen(call)
-    env = dict(_pair(text) for text in options.env or _listed(environ, "CAPYCTL_ENGINE_ADD_ENV"))
+    env = dict(
+        pair_of(text, "--env") for text in options.env or listed(environ, "CAPYCTL_ENGINE_ADD_ENV")
+    )
     try:
         added = add_engine(
             Path(path),
@@ -56,7 +59,7 @@ def add(call: Call) -> int:
             approved_options=options.approve_option,
             approved_paths=options.approve_path,
             env=env,
-            approved_env=options.approve_env or _listed(environ, "CAPYCTL_APPROVE_ENV"),
+            approved_env=options.approve_env or listed(environ, "CAPYCTL_APPROVE_ENV"),
             cuda_home=environ.get("CUDA_HOME"),
             owner=_owner(call),
         )
@@ -200,17 +203,6 @@ def _owner(call: Call) -> tuple[int, int] | None:
     except OSError:
         return None
     return held.st_uid, held.st_gid
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise CommandFailed("usage", f"--env: expected NAME=VALUE, not {name}")
-    return name, value
-
-
-def _listed(environ: Any, name: str) -> list[str]:
-    return [part.strip() for part in environ.get(name, "").split(";") if part.strip()]
 
 
 def _detected(call: Call, paths: Iterable[str]) -> list[dict[str, Any]]:
