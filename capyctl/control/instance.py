@@ -61,14 +61,27 @@ class InstanceActor(Actor[m.InstanceMessage]):
     async def on_start(self) -> None:
         self.one = self._world.directory.instance(self.id)
         await self._take(resume(self.one, self._world.moment(), same_daemon=not self._first))
+        if self._gate.unproven_count:
+            self._settle_unproven()
 
     async def handle(self, message: m.InstanceMessage) -> None:
         if isinstance(message, m.LeaseUnproven):
             self._settle_unproven()
             return
+        if self._is_stale(message):
+            return
         if isinstance(message, m.DrainTimedOut):
             message = attrs.evolve(message, open_count=self._gate.held_count)
         await self._take(step(self.one, message, self._world.moment()))
+
+    def _is_stale(self, message: m.InstanceMessage) -> bool:
+        """Work that has ended since it was told, or a gate that was entered again since."""
+        if isinstance(message, m.GateEmpty):
+            return self._gate.held_count > 0
+        if isinstance(message, m.Start | m.Park | m.Stop):
+            mine = self._world.directory.open_operations.get(self.id.deployment, {})
+            return message.operation.id not in mine
+        return False
 
     async def _take(self, done: Step[Instance]) -> None:
         before = self.one
@@ -83,7 +96,11 @@ class InstanceActor(Actor[m.InstanceMessage]):
             self.one = done.data
             self._tell_deployment(before, done)
         for effect in done.effects:
-            self._perform(effect)
+            if isinstance(effect, e.Begin):
+                # At once, so that nothing comes between: what was accepted before stays before.
+                await self._take(step(self.one, effect.start, self._world.moment()))
+            else:
+                self._perform(effect)
 
     def _tell_deployment(self, before: Instance, done: Step[Instance]) -> None:
         failed = any(
@@ -134,8 +151,10 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self._end(record, grace_s, idle_s)
             case e.CancelTasks():
                 self._cancel_step()
-            case e.RetryAfter() | e.DeadlineAt() | e.NoDeadline() | e.Begin():
+            case e.RetryAfter() | e.DeadlineAt() | e.NoDeadline():
                 self._perform_time(effect)
+            case e.Begin():
+                raise AssertionError("a start begins where its step is taken")
             case _:
                 assert_never(effect)
 
@@ -155,7 +174,7 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self._gate.settle_unproven()
                 self._tell_placement(Free(instance=self.id))
 
-    def _perform_time(self, effect: e.RetryAfter | e.DeadlineAt | e.NoDeadline | e.Begin) -> None:
+    def _perform_time(self, effect: e.RetryAfter | e.DeadlineAt | e.NoDeadline) -> None:
         match effect:
             case e.RetryAfter(pause_s):
                 self.timers.set("retry", pause_s, m.RetryDue())
@@ -165,8 +184,6 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self.timers.set(f"deadline/{operation}", left_s, due)
             case e.NoDeadline(operation):
                 self.timers.cancel(f"deadline/{operation}")
-            case e.Begin(start):
-                self._world.tell(self.ref, start)
 
     # -- the world, as tasks that come back as messages -------------------------------------
 
@@ -211,14 +228,20 @@ class InstanceActor(Actor[m.InstanceMessage]):
         self._tell_self(m.LaunchDiscarded(launch=record.launch))
 
     async def _watch(self, record: LaunchRecord, run: Callable[[], Awaitable[None]] | None) -> None:
+        """Open the latch, if there is one, and tell when the engine has ended.
+
+        A latch that cannot be opened may have been opened before: by the daemon, or the
+        incarnation, that was there before us. Then the engine runs, and is ours.
+        """
         host = self._host
-        how = "its latch was gone before it ran"
+        how: str | None = None
         try:
             if run is not None:
                 await run()
-            how = str(await host.wait_exit(record))
         except LaunchRefused as refused:
-            how = refused.detail
+            how = None if host.is_running(record) else refused.detail
+        if how is None:
+            how = str(await host.wait_exit(record))
         self._tell_self(m.EngineExited(launch=record.launch, how=how))
 
     async def _probe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from capyctl.machines.expiring import expire_other
 from capyctl.machines.history import moved
 from capyctl.machines.instance import (
     CancelTasks,
@@ -13,7 +14,7 @@ from capyctl.machines.instance import (
     Instance,
     InstanceState,
 )
-from capyctl.machines.starting import STOP_GRACE_S, expire_other
+from capyctl.machines.starting import STOP_GRACE_S
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     DeadlineReached,

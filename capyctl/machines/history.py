@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import attrs
 
 from capyctl.domain.events import NewEvent
-from capyctl.domain.operations import Operation, OperationKind, OperationState
+from capyctl.domain.operations import Operation, OperationState
 from capyctl.machines.instance import Effect, Failure, Instance, NoDeadline
-from capyctl.machines.observed import SHOWN
+from capyctl.machines.observed import STOPS, observed_instance, shown_alone
 from capyctl.machines.table import Moment, Step
 
 REASON_BYTES_MAX = 512
@@ -83,26 +83,29 @@ def moved(
     operations: tuple[Operation, ...] = (),
     effects: tuple[Effect, ...] = (),
     about: Operation | None = None,
+    accepted: Operation | None = None,
 ) -> Step[Instance]:
     """A step from ``before`` to ``after`` that is told as one event per kind.
 
     ``about``: the operation the events name; by default the one under way before or after.
+    ``accepted``: the operation whose acceptance was told before, so that it showed already.
     """
-    named = about or before.operation or after.operation
-    shown = SHOWN[before.state]
+    named = accepted or about or before.operation or after.operation
+    shown = observed_instance(before, () if accepted is None else (accepted,))
+    reached = shown_alone(after)
     events = []
     for kind in kinds:
         events.append(
             lifecycle_event(
                 kind,
                 before=shown,
-                after=SHOWN[after.state],
+                after=reached,
                 instance=before if after.step_id is None else after,
                 operation=named,
                 moment=moment,
             )
         )
-        shown = SHOWN[after.state]
+        shown = reached
     return Step(data=after, operations=operations, events=tuple(events), effects=effects)
 
 
@@ -118,8 +121,8 @@ def end_open(
     Stops that ride along succeed: whatever happened, the instance is down.
     """
     mine = () if one.operation is None else (one.operation,)
-    stops = tuple(r for r in one.riders if r.kind is OperationKind.CLEANUP)
-    others = tuple(r for r in one.riders if r.kind is not OperationKind.CLEANUP)
+    stops = tuple(r for r in one.riders if r.kind in STOPS)
+    others = tuple(r for r in one.riders if r.kind not in STOPS)
     ended = (
         *(end(o, state, failure=failure, error_code=error_code) for o in (*mine, *others)),
         *(end(o, OperationState.SUCCEEDED) for o in stops),

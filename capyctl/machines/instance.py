@@ -264,7 +264,7 @@ class DeadlineAt:
 
 @attrs.frozen
 class Begin:
-    """Tell ourselves to start: the one that was accepted meanwhile."""
+    """Begin the start that was accepted meanwhile, before anything else."""
 
     start: Start
 

@@ -8,6 +8,7 @@ Rule 2: no clock, no chance, no I/O. Time and names come in with `Moment`.
 from __future__ import annotations
 
 from capyctl.domain.operations import Operation
+from capyctl.machines import expiring as x
 from capyctl.machines import failing as f
 from capyctl.machines import parking as p
 from capyctl.machines import starting as s
@@ -35,11 +36,17 @@ from capyctl.messages import instance as m
 ) = InstanceState
 
 _GATE_RACE = Ignored("the gate emptied, or its drain ended, as the state moved on")
-_STARTED = Ignored("the start is over; its task raced what ended it")
-_OTHER_DEADLINE: dict[type, Edge[Instance] | Ignored] = {
-    m.DeadlineReached: to(*InstanceState, by=s.expire_other)
+_GATE: dict[type, Edge[Instance] | Ignored] = {
+    m.GateEmpty: _GATE_RACE,
+    m.DrainTimedOut: _GATE_RACE,
 }
-_MARK: dict[type, Edge[Instance] | Ignored] = {m.Mark: to(*InstanceState, by=d.mark)}
+_OTHER_DEADLINE: dict[type, Edge[Instance] | Ignored] = {
+    m.DeadlineReached: to(*InstanceState, by=x.expire_other)
+}
+_ANYWHERE: dict[type, Edge[Instance] | Ignored] = {
+    m.Mark: to(*InstanceState, by=d.mark),
+    m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+}
 _NO_EVICT: dict[type, Edge[Instance] | Ignored] = {m.Evict: to(*InstanceState, by=p.cannot_evict)}
 _NO_PARK: dict[type, Edge[Instance] | Ignored] = {m.Park: to(*InstanceState, by=p.refuse_park)}
 _TASKS_LATE: dict[type, Edge[Instance] | Ignored] = {
@@ -51,22 +58,19 @@ _TASKS_LATE: dict[type, Edge[Instance] | Ignored] = {
     m.EngineNotParked: Ignored("the park raced the end"),
     m.EngineWoken: Ignored("the wake raced the end"),
     m.EngineBroken: Ignored("the control call raced the end"),
-    m.GateEmpty: _GATE_RACE,
-    m.DrainTimedOut: _GATE_RACE,
-    m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+    **_GATE,
 }
 
 _SETTLED: dict[type, Edge[Instance] | Ignored] = {
-    **_MARK,
+    **_ANYWHERE,
     **_NO_EVICT,
     **_NO_PARK,
     m.Start: to(QUEUED, by=s.begin),
     m.Stop: to(STOPPED, by=d.stop_nothing),
-    m.RetryDue: Ignored("the pause was for an attempt that is no more"),
 }
 _GOING_DOWN: dict[type, Edge[Instance] | Ignored] = {
     **_TASKS_LATE,
-    **_MARK,
+    **_ANYWHERE,
     **_NO_EVICT,
     **_NO_PARK,
     **_OTHER_DEADLINE,
@@ -83,22 +87,22 @@ TABLE: Table[Instance] = {
     },
     FAILED: {
         **_SETTLED,
-        m.DeadlineReached: to(FAILED, by=s.expire_given_up),
+        m.DeadlineReached: to(FAILED, by=x.expire_given_up),
     },
     QUEUED: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         m.Reserved: to(STARTING, by=s.arm),
         m.ReserveWaits: to(QUEUED, by=s.wait_for_room),
         m.ReserveRefused: to(STOPPED, by=s.no_room),
         m.RetryDue: to(QUEUED, by=s.try_again),
-        m.DeadlineReached: to(STOPPED, FAILED, QUEUED, by=s.expire_queued),
+        m.DeadlineReached: to(STOPPED, FAILED, QUEUED, by=x.expire_queued),
         m.Start: to(QUEUED, by=s.join),
         m.Stop: to(STOPPED, by=d.stop_queued),
     },
     STARTING: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         m.LaunchPrepared: to(STARTING, by=s.associate),
@@ -110,24 +114,19 @@ TABLE: Table[Instance] = {
         m.DeadlineReached: to(STOPPING, STARTING, by=f.start_failed),
         m.Start: to(STARTING, by=s.join),
         m.Stop: to(STOPPING, by=d.stop_now),
-        m.RetryDue: Ignored("the pause was for an attempt that is no more"),
     },
     READY: {
-        **_MARK,
+        **_ANYWHERE,
         **_OTHER_DEADLINE,
         m.Park: to(PARK_DRAIN, by=p.park),
         m.Stop: to(STOP_DRAIN, by=d.stop_serving),
         m.Evict: to(PARK_DRAIN, STOP_DRAIN, by=d.evict_ready),
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(READY, by=s.already_ready),
-        m.StepTimedOut: _STARTED,
-        m.GateEmpty: _GATE_RACE,
-        m.DrainTimedOut: _GATE_RACE,
-        m.EngineParked: Ignored("unreachable: its task ends with the state"),
-        m.RetryDue: Ignored("the pause was for an attempt that is no more"),
+        **_GATE,
     },
     PARK_DRAIN: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         m.GateEmpty: to(PARKING, by=p.tell_park),
@@ -138,47 +137,48 @@ TABLE: Table[Instance] = {
         m.Stop: to(STOP_DRAIN, by=d.stop_serving),
     },
     PARKING: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,
         m.EngineParked: to(PARKED, by=p.become_parked),
-        m.EngineNotParked: to(READY, by=p.serve_on),
+        m.EngineNotParked: to(READY, STOPPING, by=p.serve_on),
         m.EngineBroken: to(STOPPING, by=p.park_broke),
         m.StepTimedOut: to(STOPPING, by=p.park_broke),
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(PARKING, by=s.start_later),
         m.Stop: to(STOPPING, by=d.stop_now),
-        m.DrainTimedOut: _GATE_RACE,
+        **_GATE,
     },
     PARKED: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_PARK,
         **_OTHER_DEADLINE,
         m.Start: to(WAKE_QUEUED, by=s.begin_wake),
         m.Stop: to(STOPPING, by=d.stop_now),
         m.Evict: to(STOPPING, by=d.evict_parked),
         m.EngineExited: to(CLEANING, by=d.clean),
-        m.DrainTimedOut: _GATE_RACE,
-        m.StepTimedOut: Ignored("the park was done as its window ended"),
+        **_GATE,
     },
     WAKE_QUEUED: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         m.Reserved: to(WAKING, by=s.wake_now),
         m.ReserveWaits: to(WAKE_QUEUED, by=s.wait_for_room),
         m.ReserveRefused: to(PARKED, by=s.no_room),
-        m.DeadlineReached: to(PARKED, WAKE_QUEUED, by=s.expire_wake),
+        **_GATE,
+        m.DeadlineReached: to(PARKED, WAKE_QUEUED, by=x.expire_wake),
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(WAKE_QUEUED, by=s.join),
         m.Stop: to(STOPPING, by=d.stop_now),
     },
     WAKING: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         m.EngineWoken: to(READY, by=s.become_awake),
+        **_GATE,
         m.EngineBroken: to(STOPPING, by=f.start_failed),
         m.StepTimedOut: to(STOPPING, by=f.start_failed),
         m.EngineExited: to(STOPPING, by=f.start_failed),
@@ -187,7 +187,7 @@ TABLE: Table[Instance] = {
         m.Stop: to(STOPPING, by=d.stop_now),
     },
     STOP_DRAIN: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,
@@ -196,8 +196,6 @@ TABLE: Table[Instance] = {
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(STOP_DRAIN, by=s.start_later),
         m.Stop: to(STOP_DRAIN, by=d.stop_also),
-        m.EngineParked: Ignored("unreachable: a drain tells the engine nothing"),
-        m.StepTimedOut: _STARTED,
     },
     STOPPING: {
         **_GOING_DOWN,
@@ -211,7 +209,7 @@ TABLE: Table[Instance] = {
         m.Stop: to(CLEANING, by=d.stop_also),
     },
     RECONCILING: {
-        **_MARK,
+        **_ANYWHERE,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,

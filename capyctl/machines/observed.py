@@ -25,35 +25,58 @@ SHOWN: dict[InstanceState, str] = {
     InstanceState.UNCERTAIN: "uncertain",
 }
 
+_EMPTY = frozenset({InstanceState.STOPPED, InstanceState.FAILED})
+
+# What is being ended still shows what was to become of it, until it is over or a stop came.
+_ENDING: dict[OperationKind | None, str] = {
+    OperationKind.INITIALIZE: "starting",
+    OperationKind.RESTORE: "waking",
+    OperationKind.PARK: "parking",
+    None: "reconciling",
+}
+
 # An accepted operation shows at once, before the instance's actor has read its message.
 _ACCEPTED: dict[OperationKind, tuple[frozenset[InstanceState], str]] = {
-    OperationKind.INITIALIZE: (
-        frozenset({InstanceState.STOPPED, InstanceState.FAILED}),
-        "queued",
-    ),
+    OperationKind.INITIALIZE: (_EMPTY, "queued"),
     OperationKind.RESTORE: (frozenset({InstanceState.PARKED}), "waking"),
     OperationKind.PARK: (frozenset({InstanceState.READY}), "parking"),
     OperationKind.CLEANUP: (
-        frozenset({InstanceState.READY, InstanceState.PARKED, InstanceState.STARTING}),
+        frozenset(InstanceState)
+        - _EMPTY
+        - {InstanceState.QUEUED, InstanceState.CLEANING, InstanceState.UNCERTAIN},
         "stopping",
     ),
 }
+STOPS = frozenset({OperationKind.CLEANUP, OperationKind.UNARMED_STOP})
 
 _TRANSIENT = ("uncertain", "waking", "starting", "queued", "parking", "stopping", "reconciling")
+
+
+def shown_alone(one: Instance) -> str:
+    """What the record alone shows, without operations that it does not know yet."""
+    if one.state is InstanceState.STOPPING and not any(r.kind in STOPS for r in one.riders):
+        kind = None if one.operation is None else one.operation.kind
+        return _ENDING.get(kind, "stopping")
+    return SHOWN[one.state]
 
 
 def observed_instance(one: Instance, open_operations: Iterable[Operation] = ()) -> str:
     """`observed_state` of one instance.
 
     ``open_operations``: accepted and not ended, of this instance; given-up ones do not count.
+    A stop among them shows before anything else.
     """
+    taken = {o.id for o in (one.operation, *one.riders) if o is not None}
+    accepted: list[str] = []
     for operation in open_operations:
-        if operation.given_up or operation.instance != one.id.index:
+        if operation.given_up or operation.instance != one.id.index or operation.id in taken:
             continue
         states, shown = _ACCEPTED.get(operation.kind, (frozenset(), ""))
-        if one.state in states and one.operation != operation:
-            return shown
-    return SHOWN[one.state]
+        if one.state in states:
+            accepted.append(shown)
+    if "stopping" in accepted:
+        return "stopping"
+    return accepted[0] if accepted else shown_alone(one)
 
 
 def observed_deployment(shown: Collection[str], *, at_rest: str = "stopped") -> str:

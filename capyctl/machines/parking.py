@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from capyctl.domain.operations import Operation, OperationState
+from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Charges, Phase
+from capyctl.machines.expiring import expire_other
 from capyctl.machines.history import end, end_open, lifecycle_event, moved
 from capyctl.machines.instance import (
+    Begin,
     CancelTasks,
     ChargePhase,
     CloseGate,
@@ -22,8 +24,8 @@ from capyctl.machines.instance import (
     ParkEngine,
     ReopenGate,
 )
-from capyctl.machines.observed import SHOWN
-from capyctl.machines.starting import STOP_GRACE_S, expire_other
+from capyctl.machines.observed import observed_instance, shown_alone
+from capyctl.machines.starting import STOP_GRACE_S, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     Cause,
@@ -73,7 +75,7 @@ def _drain_to_park(
 
 def refuse_park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
     """Not ready any more when the park arrived: its operation ends, nothing else changes."""
-    shown = SHOWN[one.state]
+    shown = observed_instance(one, (event.operation,))
     failure = Failure("lifecycle_conflict", f"the instance is {shown}, not ready")
     told = lifecycle_event(
         "park_refused",
@@ -89,7 +91,7 @@ def refuse_park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
 
 def cannot_evict(one: Instance, _: Evict, __: Moment) -> Step[Instance]:
     """It moved on by itself; placement looks again."""
-    return Step(data=one, effects=(EvictionOver(f"the instance is {SHOWN[one.state]}"),))
+    return Step(data=one, effects=(EvictionOver(f"the instance is {shown_alone(one)}"),))
 
 
 def tell_park(one: Instance, _: GateEmpty, moment: Moment) -> Step[Instance]:
@@ -118,14 +120,27 @@ def _park_window_s(one: Instance, moment: Moment) -> float:
 def serve_on(
     one: Instance, event: DrainTimedOut | EngineNotParked, moment: Moment
 ) -> Step[Instance]:
-    """The park did not come to pass and nothing was harmed: ready again."""
+    """The park did not come to pass and nothing was harmed: ready again.
+
+    Unless a switch wants the room: then an engine that refuses to park, and in which nothing
+    runs, is stopped.
+    """
     match event:
         case DrainTimedOut(open_count=count):
             why = f"{count} requests still ran when the drain ended; answers are never cut"
         case EngineNotParked(reason=reason):
             why = reason
     failure = Failure("park_refused", why)
+    if isinstance(event, EngineNotParked) and one.cause is Cause.SWITCH:
+        return _stop_instead(one, failure, moment)
     return _ready_again(one, OperationState.FAILED, failure, "park_refused", moment)
+
+
+def _stop_instead(one: Instance, failure: Failure, moment: Moment) -> Step[Instance]:
+    assert one.launch is not None
+    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=failure)
+    effects = (CancelTasks(), EndEngine(one.launch, STOP_GRACE_S, idle_s=0.0))
+    return moved(one, ending, moment, effects=effects)
 
 
 def cancel_park(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
@@ -141,10 +156,7 @@ def _ready_again(
 ) -> Step[Instance]:
     assert one.held is not None
     cleared, ended, voided = end_open(one, state, failure=failure)
-    then = cleared.then
-    done: tuple[Operation, ...] = ()
-    if then is not None:
-        done = (end(then.operation, OperationState.SUCCEEDED),)
+    done = then_done(one)
     held = attrs.evolve(one.held, phase=Phase.READY)
     ready = attrs.evolve(cleared, state=InstanceState.READY, held=held, then=None)
     evicted: tuple[Effect, ...] = ()
@@ -161,6 +173,8 @@ def become_parked(one: Instance, event: EngineParked, moment: Moment) -> Step[In
     cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
     after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held)
     effects: tuple[Effect, ...] = (*voided, ChargePhase(held))
+    if one.then is not None:
+        effects = (*effects, Begin(one.then))
     return moved(one, after, moment, "parked_committed", operations=ended, effects=effects)
 
 

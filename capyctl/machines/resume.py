@@ -23,6 +23,7 @@ from capyctl.machines.instance import (
     RetryAfter,
     Run,
     Watch,
+    WithdrawMemory,
 )
 from capyctl.machines.starting import RETRY_PAUSE_S, STOP_GRACE_S, launch_order, remaining_s
 from capyctl.machines.stopping import released
@@ -75,7 +76,8 @@ def _resume(one: Instance, moment: Moment, *, same_daemon: bool) -> Step[Instanc
         case InstanceState.READY | InstanceState.PARK_DRAIN | InstanceState.RECONCILING:
             return _resume_serving(one, moment, same_daemon=same_daemon)
         case InstanceState.PARKED:
-            return _watching(one, Step(data=one))
+            begin = () if one.then is None else (Begin(one.then),)
+            return _watching(one, Step(data=one, effects=begin))
         case InstanceState.PARKING | InstanceState.WAKING:
             return _resume_between(one, moment)
         case _:
@@ -89,7 +91,9 @@ def _watching(one: Instance, step: Step[Instance]) -> Step[Instance]:
 
 def _ask_again(one: Instance, phase: Phase, moment: Moment) -> Step[Instance]:
     ask = moment.fresh()
-    return Step(data=attrs.evolve(one, ask=ask), effects=(AskMemory(ask, phase),))
+    withdraw = () if one.ask is None else (WithdrawMemory(one.ask),)
+    effects = (*withdraw, AskMemory(ask, phase))
+    return Step(data=attrs.evolve(one, ask=ask), effects=effects)
 
 
 def _resume_start(one: Instance, moment: Moment) -> Step[Instance]:

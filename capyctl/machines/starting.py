@@ -24,11 +24,9 @@ from capyctl.machines.instance import (
     RetryAfter,
     Run,
     WakeEngine,
-    WithdrawMemory,
 )
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
-    DeadlineReached,
     EngineAnswered,
     EngineProved,
     EngineWoken,
@@ -48,8 +46,9 @@ STOP_GRACE_S = 15.0
 
 
 def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
-    """Settled and empty: get in line for memory."""
+    """Settled and empty: get in line for memory. A start that waited for that says so."""
     cleared, ended, voided = end_open(one, OperationState.FAILED, failure=one.failure)
+    kinds = ("initialize_queued",) if _waited(one, event) else ()
     ask = moment.fresh()
     queued = attrs.evolve(
         cleared,
@@ -66,12 +65,25 @@ def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         waiting=None,
     )
     effects = (*voided, *deadline_of(event), AskMemory(ask, Phase.COLD))
-    return Step(data=queued, operations=ended, effects=effects)
+    return moved(
+        one,
+        queued,
+        moment,
+        *kinds,
+        operations=ended,
+        effects=effects,
+        about=event.operation,
+    )
+
+
+def _waited(one: Instance, event: Start) -> bool:
+    return one.then is not None and one.then.operation.id == event.operation.id
 
 
 def begin_wake(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
-    """Parked: get in line for the memory of a wake."""
+    """Parked: get in line for the memory of a wake. One that waited for the park says so."""
     ask = moment.fresh()
+    kinds = ("restore_accepted",) if _waited(one, event) else ()
     queued = attrs.evolve(
         one,
         state=InstanceState.WAKE_QUEUED,
@@ -83,7 +95,8 @@ def begin_wake(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         ask=ask,
         waiting=None,
     )
-    return Step(data=queued, effects=(*deadline_of(event), AskMemory(ask, Phase.WAKE)))
+    effects = (*deadline_of(event), AskMemory(ask, Phase.WAKE))
+    return moved(one, queued, moment, *kinds, effects=effects, about=event.operation)
 
 
 def deadline_of(event: Start) -> tuple[Effect, ...]:
@@ -93,7 +106,8 @@ def deadline_of(event: Start) -> tuple[Effect, ...]:
 
 def join(one: Instance, event: Start, _: Moment) -> Step[Instance]:
     """On its way already: the operation ends together with the one under way."""
-    return Step(data=attrs.evolve(one, riders=(*one.riders, event.operation)))
+    riding = attrs.evolve(one, riders=(*one.riders, event.operation))
+    return Step(data=riding, effects=deadline_of(event))
 
 
 def already_ready(one: Instance, event: Start, _: Moment) -> Step[Instance]:
@@ -103,6 +117,8 @@ def already_ready(one: Instance, event: Start, _: Moment) -> Step[Instance]:
 def start_later(one: Instance, event: Start, _: Moment) -> Step[Instance]:
     """On its way down: begin once that is settled. A later start replaces an earlier one."""
     ended: tuple[Operation, ...] = ()
+    if _waited(one, event):
+        return Step(data=one)
     if one.then is not None:
         ended = (end(one.then.operation, OperationState.FAILED, error_code="superseded"),)
     return Step(data=attrs.evolve(one, then=event), operations=ended, effects=deadline_of(event))
@@ -244,6 +260,9 @@ def attempt_failed(
 
 
 def try_again(one: Instance, _: RetryDue, moment: Moment) -> Step[Instance]:
+    """The pause is over; unless a later start is in line already."""
+    if one.ask is not None:
+        return Step(data=one)
     ask = moment.fresh()
     return Step(data=attrs.evolve(one, ask=ask), effects=(AskMemory(ask, Phase.COLD),))
 
@@ -262,78 +281,6 @@ def no_room(one: Instance, event: ReserveRefused, moment: Moment) -> Step[Instan
     )
     kind = "restore_refused" if wakes else "initialize_expired_unarmed"
     return moved(one, after, moment, kind, operations=ended, effects=voided)
-
-
-def expire_queued(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
-    """The deadline came before anything was launched."""
-    if one.operation is None or event.operation != one.operation.id:
-        return expire_other(one, event, moment)
-    assert one.operation is not None
-    last = one.operation.reason or "no room was found"
-    failure = Failure(
-        one.failure.code if one.failure else "deadline",
-        f"deadline reached before the budget was spent: {last}",
-    )
-    cleared, ended, voided = end_open(one, OperationState.FAILED, failure=failure)
-    tried = one.attempts_count > 0
-    after = attrs.evolve(
-        cleared,
-        state=InstanceState.FAILED if tried else InstanceState.STOPPED,
-        ask=None,
-        waiting=None,
-        failure=one.failure or failure,
-    )
-    withdraw = () if one.ask is None else (WithdrawMemory(one.ask),)
-    return moved(
-        one,
-        after,
-        moment,
-        "initialize_expired_unarmed",
-        operations=ended,
-        effects=(*voided, *withdraw),
-    )
-
-
-def expire_given_up(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
-    """A start that was given up ends as failed when its deadline comes."""
-    if one.operation is None or event.operation != one.operation.id:
-        return expire_other(one, event, moment)
-    operation = attrs.evolve(one.operation, state=OperationState.FAILED)
-    cleared = attrs.evolve(one, operation=None, riders=())
-    riders = tuple(end(r, OperationState.FAILED, failure=one.failure) for r in one.riders)
-    return moved(
-        one, cleared, moment, "initialize_expired_unarmed", operations=(operation, *riders)
-    )
-
-
-def expire_wake(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
-    """The deadline came before the wake began: parked it stays."""
-    if one.operation is None or event.operation != one.operation.id:
-        return expire_other(one, event, moment)
-    failure = Failure("deadline", one.waiting or "no room was found before the deadline")
-    cleared, ended, voided = end_open(one, OperationState.CANCELLED, failure=failure)
-    after = attrs.evolve(cleared, state=InstanceState.PARKED, ask=None, waiting=None)
-    withdraw = () if one.ask is None else (WithdrawMemory(one.ask),)
-    return moved(
-        one,
-        after,
-        moment,
-        "residency_cancelled",
-        operations=ended,
-        effects=(*voided, *withdraw),
-    )
-
-
-def expire_other(one: Instance, event: DeadlineReached, _: Moment) -> Step[Instance]:
-    """The deadline of a rider or of a start that waits: that one alone ends."""
-    failure = Failure("deadline", "the deadline came before the instance could start")
-    if one.then is not None and one.then.operation.id == event.operation:
-        ended = end(one.then.operation, OperationState.FAILED, failure=failure)
-        return Step(data=attrs.evolve(one, then=None), operations=(ended,))
-    late = tuple(r for r in one.riders if r.id == event.operation)
-    kept = tuple(r for r in one.riders if r.id != event.operation)
-    ended_riders = tuple(end(r, OperationState.FAILED, failure=failure) for r in late)
-    return Step(data=attrs.evolve(one, riders=kept), operations=ended_riders)
 
 
 def become_ready(one: Instance, event: EngineAnswered, moment: Moment) -> Step[Instance]:
@@ -355,9 +302,11 @@ def _serve(one: Instance, launch: LaunchRecord, kind: str, moment: Moment) -> St
     assert one.held is not None
     held = attrs.evolve(one.held, phase=Phase.READY)
     cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
+    done = then_done(one)
     ready = attrs.evolve(
         cleared,
         state=InstanceState.READY,
+        then=None,
         launch=launch,
         held=held,
         failure=None,
@@ -366,7 +315,12 @@ def _serve(one: Instance, launch: LaunchRecord, kind: str, moment: Moment) -> St
     )
     assert ready.launch is not None
     effects = (*voided, ChargePhase(held), OpenGate(ready.launch, ready.generation))
-    return moved(one, ready, moment, kind, operations=ended, effects=effects)
+    return moved(one, ready, moment, kind, operations=(*ended, *done), effects=effects)
+
+
+def then_done(one: Instance) -> tuple[Operation, ...]:
+    """Ready after all: the start that waited for the way down has what it wanted."""
+    return () if one.then is None else (end(one.then.operation, OperationState.SUCCEEDED),)
 
 
 def wake_now(one: Instance, _: Reserved, moment: Moment) -> Step[Instance]:

@@ -23,8 +23,9 @@ from capyctl.machines.instance import (
     ReopenGate,
     WithdrawMemory,
 )
+from capyctl.machines.observed import STOPS
 from capyctl.machines.parking import evict_by_park
-from capyctl.machines.starting import STOP_GRACE_S
+from capyctl.machines.starting import STOP_GRACE_S, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     Cause,
@@ -45,6 +46,8 @@ IDLE_S = 30.0
 """How long a stop waits for the engine's own gauges to show nothing running."""
 STOP_GATE = "stop"
 _STARTS = frozenset({OperationKind.INITIALIZE, OperationKind.RESTORE})
+_GENTLE = frozenset({Cause.SWITCH, Cause.IDLE})
+"""Nobody asked for this model to end: answers are never cut."""
 
 
 def mark(one: Instance, event: Mark, _: Moment) -> Step[Instance]:
@@ -63,7 +66,7 @@ def stop_nothing(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
         _completed(event),
         operations=(*ended, done),
         effects=voided,
-        about=event.operation,
+        accepted=event.operation,
     )
 
 
@@ -94,7 +97,7 @@ def stop_queued(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
         _completed(event),
         operations=(*ended, done),
         effects=(*voided, *withdraw),
-        about=event.operation,
+        accepted=event.operation,
     )
 
 
@@ -139,8 +142,13 @@ def _drain_to_stop(
     cleared, ended, voided = end_open(
         one, OperationState.FAILED, error_code="resolved_by_owned_cleanup"
     )
+    ended = (*ended, *_dropped(one))
     draining = attrs.evolve(
-        cleared, state=InstanceState.STOP_DRAIN, operation=event.operation, cause=event.cause
+        cleared,
+        state=InstanceState.STOP_DRAIN,
+        operation=event.operation,
+        cause=event.cause,
+        then=None,
     )
     at_ms = event.operation.deadline_at_ms
     deadline = () if at_ms is None else (DeadlineAt(event.operation.id, at_ms),)
@@ -160,12 +168,14 @@ def stop_now(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
     cleared, ended, voided = end_open(
         one, OperationState.FAILED, error_code="resolved_by_owned_cleanup"
     )
+    ended = (*ended, *_dropped(one))
     running = attrs.evolve(event.operation, state=OperationState.RUNNING)
     ending = attrs.evolve(
         cleared,
         state=InstanceState.STOPPING,
         operation=running,
         cause=event.cause,
+        then=None,
         ask=None,
         waiting=None,
         failure=None,
@@ -182,7 +192,7 @@ def stop_now(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
         "ordinary_cleanup_armed",
         operations=(*ended, running),
         effects=effects,
-        about=running,
+        accepted=event.operation,
     )
 
 
@@ -191,21 +201,25 @@ def stop_also(one: Instance, event: Stop, _: Moment) -> Step[Instance]:
 
     A start that waited for the cleanup is dropped: the stop came after it.
     """
-    dropped: tuple[Operation, ...] = ()
-    if one.then is not None:
-        code = "stopped_before_initialize_armed"
-        dropped = (end(one.then.operation, OperationState.FAILED, error_code=code),)
     riding = attrs.evolve(one, riders=(*one.riders, event.operation), then=None)
-    if event.cause is Cause.OPERATOR:
+    if event.cause is Cause.OPERATOR or one.cause in _GENTLE:
         riding = attrs.evolve(riding, cause=event.cause)
-    return Step(data=riding, operations=dropped)
+    return Step(data=riding, operations=_dropped(one))
+
+
+def _dropped(one: Instance) -> tuple[Operation, ...]:
+    """A start that waited for the way down; the stop came after it."""
+    if one.then is None:
+        return ()
+    code = "stopped_before_initialize_armed"
+    return (end(one.then.operation, OperationState.FAILED, error_code=code),)
 
 
 def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> Step[Instance]:
     """Drained, or the drain is over: the end begins. A switch never cuts answers."""
     assert one.operation is not None
     assert one.launch is not None
-    if isinstance(event, DrainTimedOut) and one.cause in (Cause.SWITCH, Cause.IDLE):
+    if isinstance(event, DrainTimedOut) and one.cause in _GENTLE:
         return _serve_on(one, event, moment)
     operation = attrs.evolve(one.operation, state=OperationState.RUNNING)
     ending = attrs.evolve(one, state=InstanceState.STOPPING, operation=operation)
@@ -225,7 +239,7 @@ def _serve_on(one: Instance, event: DrainTimedOut, moment: Moment) -> Step[Insta
     cleared, ended, voided = end_open(
         one, OperationState.CANCELLED, failure=Failure("drain_timed_out", why)
     )
-    done = () if one.then is None else (end(one.then.operation, OperationState.SUCCEEDED),)
+    done = then_done(one)
     ready = attrs.evolve(cleared, state=InstanceState.READY, then=None)
     return moved(
         one,
@@ -284,11 +298,13 @@ def released(
 
     1. A stop that somebody asked for ends stopped.
     2. A start that failed ends failed, its operation too.
-    3. Anything else that brought the engine down (an exit, a broken park) ends failed.
-    4. A start that waited for this begins.
+    3. A switch's victim that refused to park ends stopped, its park failed.
+    4. Anything else that brought the engine down (an exit, a broken park) ends failed.
+    5. A start that waited for this begins.
     """
     kind = None if one.operation is None else one.operation.kind
-    if kind in (OperationKind.CLEANUP, OperationKind.UNARMED_STOP):
+    refused = one.failure is not None and one.failure.code == "park_refused"
+    if kind in STOPS:
         state, outcome, failure = InstanceState.STOPPED, OperationState.SUCCEEDED, None
         told = "ordinary_cleanup_completed"
     elif kind in _STARTS:
@@ -298,8 +314,10 @@ def released(
     else:
         state, outcome, failure = InstanceState.FAILED, OperationState.FAILED, one.failure
         told = "ordinary_cleanup_completed"
+        if kind is OperationKind.PARK and refused and one.cause is Cause.SWITCH:
+            state = InstanceState.STOPPED
     cleared, ended, voided = end_open(one, outcome, failure=failure)
-    if any(rider.kind is OperationKind.CLEANUP for rider in one.riders):
+    if any(rider.kind in STOPS for rider in one.riders):
         state, failure = InstanceState.STOPPED, None
     empty = attrs.evolve(
         cleared,
@@ -344,5 +362,5 @@ def stop_again(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
         "ordinary_cleanup_armed",
         operations=riding.operations,
         effects=(EndEngine(one.launch, STOP_GRACE_S, idle_s=0.0),),
-        about=event.operation,
+        accepted=event.operation,
     )

@@ -1,0 +1,390 @@
+"""Every message in every state is decided: an edge, ignored for a reason, or impossible for one."""
+
+from __future__ import annotations
+
+import pytest
+
+from capyctl.domain.errors import IllegalTransition
+from capyctl.domain.ids import LaunchId
+from capyctl.domain.operations import OperationKind as K
+from capyctl.domain.operations import OperationState as O
+from capyctl.machines import instance as e
+from capyctl.machines.instance import Failure
+from capyctl.machines.instance import InstanceState as S
+from capyctl.machines.instance_table import TABLE, step
+from capyctl.machines.table import Edge, Ignored
+from capyctl.messages import instance as m
+from capyctl.messages.instance import Cause, InstanceMessage
+from tests.machines import making
+from tests.machines.making import ASK, LAUNCH, evict, instance, moment, park, record, start, stop
+
+MESSAGES = InstanceMessage.__args__
+
+ABOUT_A_LAUNCH = (
+    m.LaunchPrepared,
+    m.LaunchNotPrepared,
+    m.LaunchDiscarded,
+    m.EngineAnswered,
+    m.EngineUnfit,
+    m.StepTimedOut,
+    m.EngineExited,
+    m.GateEmpty,
+    m.DrainTimedOut,
+    m.EngineParked,
+    m.EngineNotParked,
+    m.EngineWoken,
+    m.EngineBroken,
+    m.EngineProved,
+    m.GroupGone,
+    m.EndUnproven,
+)
+NO_LAUNCH = (S.STOPPED, S.FAILED, S.QUEUED)
+ANSWERS = (m.Reserved, m.ReserveWaits, m.ReserveRefused)
+IN_LINE = (S.QUEUED, S.WAKE_QUEUED)
+STARTS = (m.LaunchPrepared, m.LaunchNotPrepared)
+RUNS = frozenset(S) - {*NO_LAUNCH, S.STARTING, S.STOPPING}
+DOWN = (S.STOPPING, S.CLEANING, S.UNCERTAIN)
+
+
+def impossible() -> dict[tuple[S, type], str]:
+    """Pairs that cannot come, each with its reason."""
+    found: dict[tuple[S, type], str] = {}
+
+    def never(states, messages, why):
+        for state in states:
+            for message in messages:
+                found.setdefault((state, message), why)
+
+    never(S, (m.LeaseUnproven,), "the actor's own business: it settles slots, not states")
+    never(NO_LAUNCH, ABOUT_A_LAUNCH, "there is no launch, so it is about an earlier one")
+    never(set(S) - set(IN_LINE), ANSWERS, "nothing is asked, so it answers an earlier request")
+    never(RUNS, STARTS, "its latch was prepared before it ran")
+    never(set(S) - {S.STOPPING}, (m.LaunchDiscarded,), "only a stop discards a latch")
+    never(set(S) - set(DOWN), (m.GroupGone, m.EndUnproven), "nothing was told to end")
+    never((S.READY,), (m.EngineAnswered, m.EngineUnfit), "the probe answered once already")
+    never((S.READY,), (m.EngineProved,), "the proof answered once already")
+    never((S.READY,), (m.EngineWoken, m.EngineBroken), "the wake or park answered once already")
+    never((S.READY,), (m.EngineParked, m.EngineNotParked), "the park answered once already")
+    never((S.READY, S.PARK_DRAIN, S.STOP_DRAIN), (m.StepTimedOut,), "no step is under way")
+    step_answers = (
+        m.EngineAnswered,
+        m.EngineUnfit,
+        m.EngineProved,
+        m.EngineParked,
+        m.EngineNotParked,
+        m.EngineWoken,
+        m.EngineBroken,
+    )
+    never((S.PARK_DRAIN, S.STOP_DRAIN), step_answers, "a drain tells the engine nothing")
+    probe = (m.EngineAnswered, m.EngineUnfit, m.EngineProved)
+    never((S.PARKING, S.PARKED, S.WAKE_QUEUED, S.WAKING), probe, "it was ready before")
+    parks = (m.EngineParked, m.EngineNotParked, m.EngineBroken, m.StepTimedOut)
+    never((S.PARKED, S.WAKE_QUEUED), parks, "the park answered once already")
+    never((S.WAKING,), (m.EngineParked, m.EngineNotParked), "the park answered once already")
+    never((S.PARKING, S.PARKED, S.WAKE_QUEUED), (m.EngineWoken,), "nothing was told to wake")
+    other = (m.EngineProved, m.EngineParked, m.EngineNotParked, m.EngineWoken, m.EngineBroken)
+    never((S.STARTING,), other, "the engine was never ready")
+    never((S.STARTING,), (m.GateEmpty, m.DrainTimedOut), "no request was ever let in")
+    late = (m.EngineAnswered, m.EngineParked, m.EngineNotParked, m.EngineWoken, m.EngineBroken)
+    never((S.RECONCILING,), late, "the tasks of the earlier daemon are no more")
+    never((S.RECONCILING,), (m.GateEmpty, m.DrainTimedOut), "this daemon let nobody in yet")
+    return found
+
+
+IMPOSSIBLE = impossible()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("state", list(S), ids=lambda one: one.value)
+def test_every_pair_is_decided_once(state, message):
+    on_the_table = message in TABLE[state]
+
+    assert on_the_table != ((state, message) in IMPOSSIBLE)
+
+
+def test_what_is_ignored_says_why():
+    whys = [x.why for row in TABLE.values() for x in row.values() if isinstance(x, Ignored)]
+
+    assert all(len(why) > 10 for why in whys)
+
+
+def test_an_event_without_an_edge_raises_and_changes_nothing():
+    with pytest.raises(IllegalTransition, match="EngineWoken in starting"):
+        step(instance(S.STARTING), m.EngineWoken(launch=LAUNCH), moment())
+
+
+@pytest.mark.parametrize("state", list(S), ids=lambda one: one.value)
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.EngineExited(launch=LaunchId("earlier"), how="exit code 1"),
+        m.GroupGone(launch=LaunchId("earlier")),
+        m.LaunchPrepared(record=record(LaunchId("earlier"))),
+        m.ReserveWaits(ask="earlier", reason="full"),
+        m.Reserved(ask="earlier", candidate=making.CANDIDATE),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_late_messages_change_nothing(state, message):
+    """Rule 1: about an earlier launch, or an answer to an earlier request."""
+    one = instance(state)
+
+    done = step(one, message, moment())
+
+    assert done.data == one
+    assert done.effects == ()
+    assert done.events == ()
+
+
+@pytest.mark.parametrize("state", [s for s in S if isinstance(TABLE[s].get(m.Stop), Edge)])
+def test_a_stop_told_twice_counts_once(state):
+    told = stop()
+    once = step(instance(state), told, moment()).data
+
+    if once.operation is not None:
+        assert step(once, told, moment()).data == once
+
+
+# -- what the edges do, one sentence each ----------------------------------------------------
+
+
+def kinds(done) -> list[str]:
+    return [event.kind for event in done.events]
+
+
+def effects(done, *types) -> list[object]:
+    return [effect for effect in done.effects if isinstance(effect, types)]
+
+
+def outcomes(done) -> dict[str, O]:
+    return {operation.id: operation.state for operation in done.operations}
+
+
+def test_a_stop_of_a_ready_instance_gives_exactly_three_events():
+    """One is told by the deployment (accepted), two here."""
+    told = stop()
+    draining = step(instance(S.READY), told, moment())
+    ending = step(draining.data, m.GateEmpty(launch=LAUNCH), moment())
+    gone = step(ending.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert kinds(draining) + kinds(ending) + kinds(gone) == [
+        "ordinary_cleanup_armed",
+        "ordinary_cleanup_completed",
+    ]
+    assert outcomes(gone) == {told.operation.id: O.SUCCEEDED}
+    assert gone.data.state is S.STOPPED
+
+
+@pytest.mark.parametrize("state", [S.PARK_DRAIN, S.PARKING])
+def test_a_start_while_parking_wakes_once_parked(state):
+    waits = start(K.RESTORE)
+    one = step(instance(state), waits, moment()).data
+    if state is S.PARK_DRAIN:
+        one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
+
+    parked = step(one, m.EngineParked(launch=LAUNCH, residue={}), moment())
+    woken = step(parked.data, waits, moment())
+
+    assert parked.data.state is S.PARKED
+    assert effects(parked, e.Begin) == [e.Begin(waits)]
+    assert woken.data.state is S.WAKE_QUEUED
+    assert woken.data.then is None
+    assert [(x.payload["from"], x.payload["to"]) for x in woken.events] == [("parked", "waking")]
+
+
+@pytest.mark.parametrize("state", [S.PARK_DRAIN, S.PARKING, S.RECONCILING])
+def test_a_stop_drops_the_start_that_waited(state):
+    """The stop came after it: nothing begins once it is down."""
+    waits = start(K.RESTORE)
+    one = step(instance(state), waits, moment()).data
+
+    done = step(one, stop(), moment())
+
+    assert done.data.then is None
+    assert outcomes(done)[waits.operation.id] is O.FAILED
+
+
+def test_a_start_that_waited_for_a_proof_succeeds_with_it():
+    waits = start()
+    one = step(instance(S.RECONCILING), waits, moment()).data
+
+    done = step(one, m.EngineProved(launch=LAUNCH), moment())
+
+    assert done.data.state is S.READY
+    assert done.data.then is None
+    assert outcomes(done) == {waits.operation.id: O.SUCCEEDED}
+
+
+def test_the_same_start_told_again_is_not_superseded():
+    waits = start(K.RESTORE)
+    one = step(instance(S.PARKING), waits, moment()).data
+
+    again = step(one, waits, moment())
+
+    assert again.data == one
+    assert again.operations == ()
+
+
+def test_a_second_gate_report_does_not_break_a_park():
+    """The gate emptied twice: before a deadline reopened it, and after it closed again."""
+    parking = step(instance(S.PARK_DRAIN), m.GateEmpty(launch=LAUNCH), moment()).data
+
+    assert step(parking, m.GateEmpty(launch=LAUNCH), moment()).data == parking
+
+
+def test_a_switch_stops_what_refuses_to_park():
+    one = step(instance(S.READY, operation=None), evict(), moment()).data
+    one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
+
+    refused = step(one, m.EngineNotParked(launch=LAUNCH, reason="busy"), moment())
+    gone = step(refused.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert refused.data.state is S.STOPPING
+    assert effects(refused, e.EndEngine)
+    assert not effects(refused, e.EvictionOver)
+    assert gone.data.state is S.STOPPED
+    assert [o.error_code for o in gone.operations] == ["park_refused"]
+
+
+def test_an_operators_park_that_is_refused_serves_on():
+    one = step(instance(S.READY, operation=None), park(), moment()).data
+    one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
+
+    refused = step(one, m.EngineNotParked(launch=LAUNCH, reason="busy"), moment())
+
+    assert refused.data.state is S.READY
+    assert effects(refused, e.ReopenGate)
+
+
+@pytest.mark.parametrize("cause", [Cause.RETIRE, Cause.REPLACE, Cause.OPERATOR])
+def test_a_stop_that_somebody_wants_is_not_given_up_with_a_switch(cause):
+    """A switch never cuts answers; a retirement in the meantime does not serve on."""
+    one = step(instance(S.READY, operation=None), evict(stop=True), moment()).data
+    one = step(one, stop(cause), moment()).data
+
+    late = step(one, m.DrainTimedOut(launch=LAUNCH, open_count=1), moment())
+
+    assert late.data.state is S.STOPPING
+
+
+@pytest.mark.parametrize("kind", [K.CLEANUP, K.UNARMED_STOP])
+def test_stops_that_ride_along_succeed(kind):
+    riding = stop(kind=kind)
+    failing = instance(S.STOPPING, operation=making.operation(K.INITIALIZE), cause=Cause.REQUEST)
+    one = step(failing, riding, moment()).data
+
+    gone = step(one, m.GroupGone(launch=LAUNCH), moment())
+
+    assert outcomes(gone)[riding.operation.id] is O.SUCCEEDED
+    assert gone.data.state is S.STOPPED
+
+
+def test_the_deadline_of_a_stop_that_rides_along_ends_nothing():
+    riding = stop()
+    one = step(instance(S.STOPPING), riding, moment()).data
+
+    late = step(one, m.DeadlineReached(operation=riding.operation.id), moment())
+
+    assert late.data == one
+
+
+def test_a_pause_of_an_earlier_start_does_not_ask_twice():
+    """Otherwise the first request would stay in line with nobody to take its memory."""
+    one = instance(S.QUEUED, attempts_count=0)
+
+    assert step(one, m.RetryDue(), moment()).data.ask == ASK
+
+
+@pytest.mark.parametrize(
+    ("count", "state", "pause_s"), [(0, S.QUEUED, 30.0), (1, S.QUEUED, 60.0), (2, S.FAILED, None)]
+)
+def test_attempts_pause_twice_as_long_each_time_and_end(count, state, pause_s):
+    one = instance(S.STARTING, launch=None, attempts_count=count)
+    failed = m.LaunchNotPrepared(launch=LAUNCH, code="port_conflict", detail="x", permanent=False)
+
+    done = step(one, failed, moment())
+
+    assert done.data.state is state
+    assert [x.pause_s for x in effects(done, e.RetryAfter)] == (
+        [] if pause_s is None else [pause_s]
+    )
+    assert done.data.operation.given_up is (state is S.FAILED)
+    assert effects(done, e.FreeMemory)
+
+
+def test_what_waiting_cannot_mend_is_given_up_at_once():
+    one = instance(S.STARTING, launch=None)
+    failed = m.LaunchNotPrepared(launch=LAUNCH, code="no_engine", detail="x", permanent=True)
+
+    done = step(one, failed, moment())
+
+    assert done.data.state is S.FAILED
+    assert done.data.operation.open
+    assert kinds(done) == ["initialize_given_up"]
+
+
+@pytest.mark.parametrize("state", [S.READY, S.PARKED, S.PARK_DRAIN, S.STOP_DRAIN, S.WAKE_QUEUED])
+def test_an_exit_closes_the_gate_and_sweeps(state):
+    done = step(instance(state), m.EngineExited(launch=LAUNCH, how="signal 9"), moment())
+
+    assert done.data.state is S.CLEANING
+    assert effects(done, e.CloseGate)
+    assert effects(done, e.EndEngine)
+    assert not effects(done, e.FreeMemory), "not before it is proven gone"
+
+
+def test_no_proof_no_release():
+    one = instance(S.STOPPING)
+
+    lost = step(one, m.EndUnproven(launch=LAUNCH, detail="still there"), moment())
+
+    assert lost.data.state is S.UNCERTAIN
+    assert lost.data.held == one.held
+    assert lost.data.operation.open
+    assert not effects(lost, e.FreeMemory)
+
+
+def test_a_failed_start_shows_starting_until_it_is_over():
+    """As long as its operation is open; then failed."""
+    failing = step(instance(S.STARTING), m.EngineExited(launch=LAUNCH, how="exit code 1"), moment())
+    gone = step(failing.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert failing.events == ()
+    assert [(x.payload["from"], x.payload["to"]) for x in gone.events] == [("starting", "failed")]
+    assert gone.data.failure.code == "launch_failed"
+
+
+def test_a_late_latch_is_discarded_and_then_nothing_is_left():
+    stopping = step(instance(S.STARTING, launch=None), stop(), moment()).data
+    late = step(stopping, m.LaunchPrepared(record=record()), moment())
+    gone = step(late.data, m.LaunchDiscarded(launch=LAUNCH), moment())
+
+    assert effects(late, e.Discard)
+    assert gone.data.state is S.STOPPED
+    assert effects(gone, e.FreeMemory)
+
+
+def test_a_stopped_instance_forgets_its_failure():
+    one = instance(S.FAILED, failure=Failure("launch_failed", "x"))
+
+    done = step(one, stop(kind=K.UNARMED_STOP), moment())
+
+    assert done.data.failure is None
+    assert kinds(done) == ["ordinary_unarmed_stop_completed"]
+
+
+def test_parked_charges_never_fall_below_the_placeholder_nor_rise_above_ready():
+    one = instance(S.PARKING)
+    card = next(iter(making.CANDIDATE.charges.ready))
+    for residue, charged in ((0, 1), (3, 3), (99, 10)):
+        done = step(one, m.EngineParked(launch=LAUNCH, residue={card: residue << 30}), moment())
+
+        assert done.data.held.charges[card] == charged << 30
+
+
+def test_marks_are_kept_in_every_state():
+    for state in S:
+        done = step(instance(state), m.Mark(operator_stopped=True), moment())
+
+        assert done.data.operator_stopped
+        assert done.data.state is state
