@@ -1,4 +1,4 @@
-"""The simulated engine as a program: ``engine_program.py vllm|llamacpp`` and a real command line.
+"""The simulated engine as a program: ``engine_program.py FAMILY`` and a real command line.
 
 Runs by its path, by ``-m``, and without ``PYTHONPATH``.
 """

@@ -11,6 +11,8 @@ from capyctl.domain.specs import Phase, PhaseCharges
 
 VLLM_VERSION = "0.32.0"
 LLAMACPP_VERSION = "0.6.0-dev"
+SGLANG_VERSION = "0.5.23"
+TENSORFOLD_VERSION = "0.6.5"
 
 DOCUMENT = "CAPYCTL_SIMULATED"
 """Variable: a document as JSON text, or the path of one."""
@@ -43,6 +45,8 @@ def profiles(*, document: Path, usage_dir: Path) -> tuple[Profile, ...]:
         for family, version, parks in (
             ("vllm", VLLM_VERSION, True),
             ("llamacpp", LLAMACPP_VERSION, False),
+            ("sglang", SGLANG_VERSION, True),
+            ("tensorfold", TENSORFOLD_VERSION, False),
         )
     )
 

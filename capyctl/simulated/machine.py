@@ -69,7 +69,7 @@ class SimulatedMachine:
         )
 
     def profiles(self) -> tuple[Profile, ...]:
-        """The published engines: ``vllm`` and ``llamacpp``."""
+        """The published engines: one of each family."""
         return profiles(
             document=self._usage_dir / DOCUMENT_NAME,
             usage_dir=self._usage_dir,

@@ -19,10 +19,16 @@ import trio
 from capyctl.domain.units import GIB
 from capyctl.simulated import engine_program
 from capyctl.simulated.checkpoint_writer import write_checkpoint
+from capyctl.simulated.local_model import open_model
 from capyctl.simulated.usage import start_ticks_of
 
 PROGRAM = Path(engine_program.__file__)
-READY = {"vllm": "Application startup complete.", "llamacpp": "server is listening"}
+READY = {
+    "vllm": "Application startup complete.",
+    "llamacpp": "server is listening",
+    "sglang": "The server is fired up and ready to roll!",
+    "tensorfold": "tensorfold: serving",
+}
 FAST = {"load_s": 0.05, "park_s": 0.0, "wake_s": 0.0, "worker_loss_s": 0.3}
 
 
@@ -215,6 +221,24 @@ class Machine:
             "llamacpp", "--model", path, "--alias", "m", "--ctx-size", "8192", "--parallel", "2",
             *arguments, **more,
         )  # fmt: skip
+
+    def sglang(self, *arguments: str, model: str | None = None, **more):
+        options = ["--model-path", model or self._default("v", "safetensors")]
+        options += ["--served-model-name", "m"]
+        if "--max-total-tokens" not in arguments:
+            options += ["--max-total-tokens", str(self.kv_tokens(GIB))]
+        return self.engine("sglang", *options, *arguments, **more)
+
+    def kv_tokens(self, kv_cache_bytes: int) -> int:
+        """Tokens of the default model that take so many bytes of cache."""
+        return kv_cache_bytes // open_model(self._default("v", "safetensors")).kv_bytes_per_token
+
+    def tensorfold(self, *arguments: str, model: str | None = None, **more):
+        path = model or self._default("v", "safetensors")
+        options = ["serve", path, "--name", "m"]
+        if "--context" not in arguments:
+            options += ["--context", "1024"]
+        return self.engine("tensorfold", *options, *arguments, **more)
 
     def _default(self, name: str, format: str) -> str:
         if (self.folder / name).exists():

@@ -65,10 +65,12 @@ async def test_an_idle_unified_machine(tmp_path):
 
 
 def test_profiles_are_complete(tmp_path):
-    vllm, llama = machine(tmp_path).profiles()
+    vllm, llama, sglang, tensorfold = machine(tmp_path).profiles()
 
     assert (vllm.name, vllm.family, vllm.deep_park) == ("vllm", "vllm", True)
     assert (llama.name, llama.family, llama.deep_park) == ("llamacpp", "llamacpp", False)
+    assert (sglang.name, sglang.family, sglang.deep_park) == ("sglang", "sglang", True)
+    assert (tensorfold.name, tensorfold.deep_park) == ("tensorfold", False)
     assert vllm.source == "simulated"
     assert all(os.path.isabs(part) for part in (vllm.executable[0], vllm.executable[2]))
     assert vllm.env["CAPYCTL_SIMULATED_USAGE"] == str(tmp_path / "usage")
