@@ -142,7 +142,10 @@ async def test_no_more_connections_than_allowed():
 async def test_a_connection_that_its_client_closed_counts_no_more():
     async with served(connections_max=1) as server:
         for _ in range(2):
-            assert (await server.ask("GET", "/snapshot")).status == 200
+            async with await server.connect() as socket:
+                await socket.send("GET", "/snapshot")
+                assert (await socket.answer()).status == 200
+                await wait_all_tasks_blocked(0.01)
             await wait_all_tasks_blocked(0.01)
 
 
