@@ -92,7 +92,7 @@ class _Leaves:
             allow_abbrev=False,
             argument_default=None,
         )
-        _add_common(leaf, output_format=output_format)
+        _add_everywhere(leaf, output_format=output_format)
         leaf.set_defaults(run=f"{_COMMANDS}.{run}")
         return leaf
 
@@ -129,7 +129,7 @@ def build_parser() -> Parser:
     """The whole grammar."""
     parser = Parser(prog="capyctl", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="show the version and end")
-    _add_common(parser, output_format=True)
+    _add_everywhere(parser, output_format=True)
     actions = parser.add_subparsers(metavar="ACTION", dest="action")
     leaves = _Leaves(actions)
     _add_roles(leaves)
@@ -142,7 +142,7 @@ def build_parser() -> Parser:
     return parser
 
 
-def _add_common(parser: Parser, *, output_format: bool) -> None:
+def _add_everywhere(parser: Parser, *, output_format: bool) -> None:
     """Options that may stand before the action or after the resource."""
     group = parser.add_argument_group("common options")
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS}
@@ -245,7 +245,7 @@ def _add_status(leaves: _Leaves, actions: argparse._SubParsersAction[Parser]) ->
         description="Show the role and its deployments, or one deployment.",
         allow_abbrev=False,
     )
-    _add_common(whole, output_format=True)
+    _add_everywhere(whole, output_format=True)
     whole.set_defaults(run=f"{_COMMANDS}.views:status")
     below = whole.add_subparsers(metavar="RESOURCE", dest="resource")
     one = below.add_parser(
@@ -254,7 +254,7 @@ def _add_status(leaves: _Leaves, actions: argparse._SubParsersAction[Parser]) ->
         description="Show one deployment and its instances.",
         allow_abbrev=False,
     )
-    _add_common(one, output_format=True)
+    _add_everywhere(one, output_format=True)
     one.set_defaults(run=f"{_COMMANDS}.views:status_deployment")
     one.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
     one.add_argument("--watch", action="store_true", help="show every change, until Ctrl-C")
