@@ -278,9 +278,7 @@ def test_two_models_under_fire_never_lose_a_request(tmp_path):
         ready(daemon, "b", "a")
 
         def ask(worker):
-            return [
-                daemon.chat("ab"[(worker + n) % 2], max_tokens=2).status for n in range(6)
-            ]
+            return [daemon.chat("ab"[(worker + n) % 2], max_tokens=2).status for n in range(6)]
 
         statuses = all_at_once(6, ask)
         switches = kinds(daemon, "switch_completed")

@@ -17,6 +17,7 @@ from tests.e2e.daemon import Daemon, NotReached, wait_until
 from tests.e2e.streams import Seen, events
 
 SETTLE_S_MAX = 40.0
+STILL_S = 0.3
 BUGS = frozenset({"actor_failed", "actor_restarted", "request_bug"})
 AT_REST = frozenset({"ready", "parked", "stopped", "failed"})
 MOVING = frozenset({"starting", "waking", "parking", "stopping", "reconciling", "uncertain"})
@@ -63,14 +64,19 @@ def _read(id: str, record: dict[str, Any]) -> Recorded:
 def settle(daemon: Daemon, *, within_s: float = SETTLE_S_MAX) -> dict[str, Any]:
     """Wait until nothing moves but what waits for memory; the snapshot of then.
 
+    One step ends before the next begins, so nothing may move for a while.
+
     Raises:
         NotReached: with what still moves, and the open operations.
     """
     seen: list[dict[str, Any]] = [{}]
+    still_since = [time.monotonic(), ""]
 
     def still() -> bool:
         seen[0] = daemon.snapshot()
-        return not _moving(seen[0])
+        if _moving(seen[0]) or seen[0]["cursor"] != still_since[1]:
+            still_since[:] = time.monotonic(), seen[0]["cursor"]
+        return time.monotonic() - still_since[0] > STILL_S
 
     try:
         wait_until(still, what="everything is at rest", within_s=within_s)
