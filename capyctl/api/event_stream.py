@@ -41,6 +41,7 @@ class EventStream(ResponseBody):
         self._limits = limits
         self._slot = slot
         self._subscription: Subscription | None = None
+        self._first_page: tuple[Event, ...] = ()
         self._seq = 0
         self._ends_at_s = trio.current_time() + limits.stream_s_max
         self._quiet_until_s = trio.current_time() + limits.heartbeat_s
@@ -50,13 +51,16 @@ class EventStream(ResponseBody):
         self._has_said_last = False
 
     async def subscribe(self, after_seq: int | None) -> None:
-        """The first read of the past. Raises Refused(``cursor_expired``)."""
+        """The first read of the past, where there is one. Raises Refused(``cursor_expired``)."""
         self._seq = after_seq or 0
         async with self._catch_ups:
             if self._is_closed:
                 return
             try:
                 self._subscription = await self._management.subscribe(after_seq)
+                # After a point that is behind there is a page, or the point is too old.
+                if after_seq is not None and after_seq < self._management.last_seq:
+                    self._first_page = await self._subscription.next_page()
             except CursorExpired as problem:
                 raise expired("The events after this point are no longer kept") from problem
 
@@ -124,6 +128,9 @@ class EventStream(ResponseBody):
         return event_frames(self._management.incarnation, page)
 
     async def _next_page(self, subscription: Subscription) -> tuple[Event, ...]:
+        if self._first_page:
+            page, self._first_page = self._first_page, ()
+            return page
         if self._seq >= self._management.last_seq:
             return await subscription.next_page()
         async with self._catch_ups:

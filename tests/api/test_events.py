@@ -130,6 +130,31 @@ async def test_cursors_that_cannot_be_gone_on_from_are_410(query, autojump_clock
     assert ids(chunk) == [6, 7, 8, 9]
 
 
+async def test_a_point_is_found_too_old_at_the_first_read_at_the_latest(autojump_clock):
+    """Retention may overtake a stream between its subscription and its first page."""
+    fake = with_events(9)
+    held = fake.hold("next_page")
+    async with running(fake) as client:
+        call = client.start("GET", "/events", query=after(3))
+        await held.wait_arrived(1)
+        fake.forget_before(6)
+        held.open()
+        await call.answered.wait()
+
+    assert (call.answer.status, call.answer.code) == (410, "cursor_expired")
+    assert fake.subscriptions[0].is_closed
+
+
+async def test_without_a_cursor_nothing_is_read_before_the_headers(autojump_clock):
+    fake = with_events(3)
+    fake.hold("next_page")
+    async with running(fake) as client:
+        call = client.start("GET", "/events")
+        await call.begun.wait()
+
+    assert call.status == 200
+
+
 async def test_heartbeats_come_after_fifteen_seconds_of_nothing(autojump_clock):
     fake = with_events(0)
     async with running(fake) as client:
