@@ -126,7 +126,6 @@ async def _serve(
                 name = await wait_for_stop(signals)
                 log.event("stopping", signal=name)
                 await drain(plane, signals, drain_s=settings.shutdown_drain_s, log=log.event)
-                daemon.hub.close()
                 shutdown.set()
                 with trio.move_on_after(app.limits.graceful_s + 1.0):
                     await served.wait()
