@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-import capyctl
+from capyctl import __version__
 from capyctl.api.app import ManagementApp, make_app
 from capyctl.api.serve import open_loopback, serve_management
 from capyctl.config.credentials import Credentials, ensure_credentials
@@ -121,7 +121,7 @@ async def _serve(
                 nursery.start_soon(_serve_app, app, listeners, shutdown, served)
                 host, port = await nursery.start(serve, inference, plane)
                 await nursery.start(_control_socket(daemon, log).serve)
-                address = _record_address(settings, listeners)
+                address = _record_addresses(settings, listeners, f"{_shown(host)}:{port}")
                 _banner(daemon, f"{_shown(host)}:{port}", address, log)
                 name = await wait_for_stop(signals)
                 log.event("stopping", signal=name)
@@ -208,11 +208,16 @@ def _control_socket(daemon: Daemon, log: Log) -> ControlSocket:
     )
 
 
-def _record_address(settings: StandaloneSettings, listeners: list[trio.SocketListener]) -> str:
+def _record_addresses(
+    settings: StandaloneSettings, listeners: list[trio.SocketListener], inference: str
+) -> str:
+    """Write where both listeners are; the management address."""
     host, port = listeners[0].socket.getsockname()[:2]
     address = f"{_shown(host)}:{port}"
     run = owner_folder(settings.state_root / "run")
     write_owner_file(run / "management-address", address + "\n")
+    suffix = "" if settings.inference_key_required else " (no key)"
+    write_owner_file(run / "inference-address", inference + suffix + "\n")
     return address
 
 
@@ -242,13 +247,12 @@ def _banner(daemon: Daemon, inference: str, management: str, log: Log) -> None:
         state=str(settings.state_root),
         credentials=str(settings.state_root / "identity" / "credentials"),
     )
-    version = getattr(capyctl, "__version__", "0.1.0")
     if sys.stderr.isatty():
-        lines = [f"capyctl {version} standalone ready"]
+        lines = [f"capyctl {__version__} standalone ready"]
         lines += [f"  {k.capitalize():<12} {v}" for k, v in attrs.asdict(banner).items()]
         print("\n".join(lines), file=sys.stderr)
     else:
-        log.event("ready", version=version, **attrs.asdict(banner))
+        log.event("ready", version=__version__, **attrs.asdict(banner))
     if not settings.inference_key_required and not settings.inference.host.startswith("127."):
         log.warning(
             "inference_unauthenticated",
