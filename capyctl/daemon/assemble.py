@@ -16,6 +16,7 @@ from capyctl.control.directory import Directory
 from capyctl.control.recover import ControlPlane, open_control
 from capyctl.control.sampler import SamplerActor
 from capyctl.control.surroundings import World
+from capyctl.control.telling import TellingStore
 from capyctl.daemon.clock import SystemClock, UlidIds
 from capyctl.daemon.load import LoadView
 from capyctl.daemon.machine import OwnMachine
@@ -99,7 +100,7 @@ async def _open_mirrors(
     for listener in (directory.apply, fragments.apply, routing.apply):
         store.listen(listener)
     world = World(
-        store=store,
+        store=TellingStore(store, directory),
         clock=SystemClock(),
         ids=ids,
         hosts={HostId(settings.host): machine.host},
