@@ -54,7 +54,7 @@ class Process:
         self.port = port
         self.log = log
         with log.open("wb") as out:
-            self.child = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            self.child = subprocess.Popen(command, stdout=out, stderr=out, process_group=0)
 
     def wait_until_it_listens(self) -> None:
         end_s = time.monotonic() + START_S

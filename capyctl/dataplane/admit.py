@@ -40,7 +40,7 @@ class LocalAnswer:
     body: bytes
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Admitted:
     """A request for a model that exists, on a path that its engine has."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -29,9 +30,12 @@ class Alarmed(Protocol):
 
 
 class Alarms:
-    __slots__ = ("_bell", "_count", "_heap")
+    """``tick`` reads the clock, for everybody who is looked at."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_bell", "_count", "_heap", "_tick")
+
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self._tick = tick
         self._heap: list[tuple[float, int, Alarmed]] = []
         self._count = itertools.count()
         self._bell = Bell()
@@ -57,7 +61,7 @@ class Alarms:
             next_s = heap[0][0] if heap else math.inf
             with trio.CancelScope(deadline=next_s):
                 await self._bell.wait()
-            now_s = trio.current_time()
+            now_s = self._tick()
             while heap and heap[0][0] <= now_s:
                 when_s, _, who = heapq.heappop(heap)
                 if who.armed_s != when_s:

@@ -79,7 +79,7 @@ class Answer:
         """The head of an answer that an engine's body follows; push it with the first bytes."""
         self.status = engine.status
         self.is_stream = engine.is_event_stream
-        lines = engine.passed_lines() + more_lines
+        lines = engine.passed_lines + more_lines
         if engine.content_length is not None and not engine.is_chunked:
             self.is_sized = True
             lines += b"Content-Length: %d\r\n" % engine.content_length

@@ -7,7 +7,7 @@ are replaced.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import msgspec
@@ -34,13 +34,12 @@ class BadBody(ValueError):
         self.param = param
 
 
-@attrs.frozen(kw_only=True)
-class Asked:
+class Asked(NamedTuple):
     """What a body asks for. A repeated field counts with its last value, as engines read it."""
 
     model: str
     streams: bool
-    cache_salt: object = msgspec.UNSET
+    cache_salt: object
     """As it stands in the body, of any type; UNSET when absent."""
 
 
@@ -71,7 +70,7 @@ def read_json(body: Body) -> Asked:
     model = fields.model
     if not isinstance(model, str) or not model:
         raise BadBody("`model` must be a non-empty string", "model")
-    return Asked(model=model, streams=fields.stream is True, cache_salt=fields.cache_salt)
+    return Asked(model, fields.stream is True, fields.cache_salt)
 
 
 def check_cache_salt(salt: object) -> None:

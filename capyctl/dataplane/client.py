@@ -27,6 +27,10 @@ def _never(_: float) -> float:
     return math.inf
 
 
+def _ring() -> bool:
+    return False
+
+
 class Client:
     """One connection. Callbacks fill it in and ring its bell; one task reads it.
 
@@ -34,12 +38,14 @@ class Client:
         gone: why nothing can reach the client any more (``closed``, ``stalled``), else None.
         bad: what came is no request; nothing more is read.
         look: asked at each alarm for the next time to be looked at; set by the current phase.
+        on_news: told when a head or a request is complete; true when that is all taken care of.
         on_lost: told once when `gone` is set; on_drained: when all that was pushed is sent.
     """
 
     __slots__ = (
         "_alarms",
         "_answering",
+        "_head_timeout_s",
         "_limits",
         "_poller",
         "_unread",
@@ -53,6 +59,7 @@ class Client:
         "look",
         "on_drained",
         "on_lost",
+        "on_news",
         "reader",
         "socket",
         "stall_s",
@@ -76,11 +83,13 @@ class Client:
         self.look: Callable[[float], float] = _never
         self.on_lost: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
+        self.on_news: Callable[[], bool] = _ring
         self.stall_s = math.inf
         self.armed_s = math.inf
         self._poller = poller
         self._alarms = alarms
         self._limits = limits
+        self._head_timeout_s = limits.head_timeout_s
         self._unsent: memoryview | None = None
         self._unread = True
         self._answering = False
@@ -96,7 +105,9 @@ class Client:
         return self._unsent is not None
 
     def arm(self, when_s: float) -> None:
-        self._alarms.arm(self, when_s)
+        """Be looked at no later than then."""
+        if when_s < self.armed_s:
+            self._alarms.arm(self, when_s)
 
     def on_alarm(self, now_s: float) -> float:
         next_s = math.inf
@@ -110,14 +121,16 @@ class Client:
     def begin_reading(self) -> None:
         """Read the next request: first what was kept, then what the socket has."""
         self._answering = False
-        self.begun_s = self.last_byte_s = trio.current_time()
+        self.begun_s = self.last_byte_s = self._poller.now_s
         self.socket.on_readable = self._read
         try:
             self.reader.next()
         except BadHead as error:
             self.bad = error
             return
-        if not self._has_news() and (self._unread or self.socket.hung_up):
+        if self._has_news():
+            self._tell_news()
+        elif self._unread or self.socket.hung_up:
             self._read()
 
     def begin_answering(self) -> None:
@@ -208,6 +221,10 @@ class Client:
             pass
         self.lose("closed")
 
+    def _tell_news(self) -> None:
+        if not self.on_news():
+            self.bell.ring()
+
     def _has_news(self) -> bool:
         reader = self.reader
         return reader.complete or reader.stopped
@@ -217,7 +234,7 @@ class Client:
         self._unread = True
         had_head = reader.head is not None
         try:
-            while not self._has_news():
+            while not (reader.complete or reader.stopped):
                 if not self._read_once():
                     self._unread = False
                     break
@@ -232,14 +249,14 @@ class Client:
             return
         self.last_byte_s = self._poller.now_s
         if self._has_news() or (reader.head is not None and not had_head):
-            self.bell.ring()
+            self._tell_news()
 
     def _read_once(self) -> bool:
         """True when more may be there."""
         reader = self.reader
         if not reader.begun:
             self.begun_s = self._poller.now_s
-            self.arm(self.begun_s + self._limits.head_timeout_s)
+            self.arm(self.begun_s + self._head_timeout_s)
         space = reader.space()
         if space is None:
             data = self.socket.recv(RECV_BYTES)

@@ -25,30 +25,63 @@ Decision = Failure | LocalAnswer | EnginePath
 class Connection:
     """Owns a client's socket from acceptance to its close.
 
+    A request that can be sent on at once is served by callbacks alone. Whatever has to wait, and
+    whatever goes wrong, is handed to the task in `run`.
+
     ``over_cap``: there are too many connections; the first request is refused.
     """
 
-    __slots__ = ("_answer", "_client", "_late", "_over_cap", "_serving")
+    __slots__ = (
+        "_answer",
+        "_arrived_s",
+        "_bug",
+        "_client",
+        "_client_id",
+        "_decision",
+        "_exchange",
+        "_is_relaying",
+        "_late",
+        "_limits",
+        "_over_cap",
+        "_plane",
+        "_request_id",
+        "_serving",
+    )
 
     def __init__(self, serving: Serving, client: Client, *, over_cap: bool = False) -> None:
         self._serving = serving
+        self._plane = serving.plane
+        self._limits = serving.plane.limits
         self._client = client
         self._over_cap = over_cap
         self._late: str | None = None
         """What the client took too long with."""
+        self._bug: Exception | None = None
+        """Of a callback; the task raises it."""
+        self._request_id = b""
+        self._client_id: bytes | None = None
+        self._arrived_s = 0.0
         self._answer: Answer | None = None
+        self._decision: Decision | None = None
+        self._exchange: Exchange | None = None
+        self._is_relaying = False
+        """The exchange goes by callbacks; the task has nothing to do with it."""
 
     async def run(self) -> None:
         """Serve requests until the connection ends. Cancelling closes it."""
-        plane, client = self._serving.plane, self._client
-        plane.state.connections[self] = None
+        state, client = self._plane.state, self._client
+        state.connections[self] = None
+        client.on_news = self._take_news
         try:
+            self._read_next()
             while await self._serve_one():
-                pass
+                self._read_next()
         except Exception as error:
             self._report_bug(error)
         finally:
-            del plane.state.connections[self]
+            del state.connections[self]
+            if self._exchange is not None:
+                self._exchange.abandon()
             answer = self._answer
             client.close(reset=answer is not None and answer.needs_reset)
 
@@ -56,37 +89,72 @@ class Connection:
         if self._client.idle:
             self._client.lose("closed")
 
-    async def _serve_one(self) -> bool:
-        """Read one request and answer it. True when another may follow."""
-        client = self._client
+    def _read_next(self) -> None:
         self._answer = None
+        self._decision = None
+        self._exchange = None
+        client = self._client
+        client.look = self._look
+        client.begin_reading()
+        client.arm(client.begun_s + self._limits.connection_idle_max_s)
+
+    def _take_news(self) -> bool:
+        """Serve a complete request by callbacks. False when the task is needed."""
+        try:
+            return self._serve_by_callbacks()
+        except Exception as error:
+            self._bug = error
+            return False
+
+    def _serve_by_callbacks(self) -> bool:
+        if not self._client.reader.complete or self._exchange is not None:
+            return False
+        decision = self._decide()
+        if not isinstance(decision, EnginePath):
+            return False
+        self._prepare(decision)
+        exchange = self._exchange
+        if exchange is None or not exchange.start():
+            return False
+        relay = exchange.relay
+        assert relay is not None, "an exchange has started without a relay"
+        relay.on_end = self._relay_ended
+        self._is_relaying = True
+        return True
+
+    def _relay_ended(self) -> None:
+        self._is_relaying = False
+        exchange, answer, client = self._exchange, self._answer, self._client
+        assert exchange is not None, "a relay without an exchange ended"
+        assert answer is not None, "a relay without an answer ended"
+        simple = exchange.is_complete and not client.is_blocked and not answer.closes
+        if not simple or client.gone is not None:
+            client.bell.ring()
+            return
+        exchange.finish()
+        self._record(answer, None)
+        self._read_next()
+
+    async def _serve_one(self) -> bool:
+        """Answer what callbacks cannot. True when another request may follow."""
         decision = await self._receive()
         if decision is None:
             return False
-        head = client.reader.head
-        arrived_s = client.last_byte_s
-        request_id = self._serving.ids.fresh()
-        client_id = echoed(head.headers.get(b"x-request-id")) if head is not None else None
-        answer = Answer(client, head, _identity(request_id, client_id))
-        self._answer = answer
-        if not client.reader.complete or self._serving.plane.shutting_down or self._over_cap:
-            answer.closes = True
-        exchange: Exchange | None = None
-        outcome = Outcome.ANSWERED
-        if isinstance(decision, EnginePath):
-            assert head is not None, "a path was found without a head"
-            client.begin_answering()
-            table = self._serving.plane.routes()
-            admitted = check_body(table, head, decision, client.reader.body)
-            if isinstance(admitted, Failure):
-                decision = admitted
-            else:
-                exchange = Exchange(self._serving, client, head, admitted, answer, arrived_s)
-                await exchange.run()
-                outcome, decision = exchange.outcome, exchange.failure or decision
-        if exchange is None:
-            outcome = _answer_here(answer, decision)
-        self._record(answer, request_id, client_id, decision, outcome, exchange, arrived_s)
+        if self._answer is None:
+            self._prepare(decision)
+        answer, exchange = self._answer, self._exchange
+        assert answer is not None, "a request is answered by nothing"
+        failed: Failure | None = None
+        if exchange is not None:
+            await exchange.run()
+            failed = exchange.failure
+        elif isinstance(self._decision, LocalAnswer):
+            answer.whole(200, _JSON, self._decision.body)
+        else:
+            failed = self._decision if isinstance(self._decision, Failure) else None
+            assert failed is not None, "a request for an engine is answered by it"
+            answer.fail(failed)
+        self._record(answer, failed)
         return await self._finish(answer)
 
     async def _finish(self, answer: Answer) -> bool:
@@ -101,41 +169,86 @@ class Connection:
         return False
 
     async def _receive(self) -> Decision | None:
-        """The next request, decided on as soon as that can be; None when there is none."""
-        client, limits = self._client, self._serving.plane.limits
+        """What the task is needed for: a decision as soon as it can be made; None at the end."""
+        client = self._client
         reader = client.reader
-        client.look = self._look
-        client.begin_reading()
-        client.arm(client.begun_s + limits.connection_idle_max_s)
-        decision: Decision | None = None
-        while client.gone is None:
-            if client.bad is not None:
-                return malformed(client.bad.message, client.bad.status)
-            if self._late is not None:
-                return malformed(self._late, 408)
-            head = reader.head
-            if head is not None and decision is None:
-                decision = self._decide(head)
-                if not isinstance(decision, EnginePath):
-                    return decision
-                if head.expects_continue and not reader.complete and not reader.body_count:
-                    client.push(CONTINUE)
-            if reader.stopped:
-                return too_large(self._serving.plane)
-            if reader.complete:
+        while True:
+            if self._bug is not None:
+                raise self._bug
+            if self._is_relaying:
+                await client.bell.wait()
+                continue
+            if self._exchange is not None:
+                return self._decision
+            if client.gone is not None:
+                return None
+            decision = self._decided()
+            if decision is not None:
                 return decision
+            if reader.head is not None and self._wants_continue(reader.head):
+                client.push(CONTINUE)
             await client.bell.wait()
-        return None
 
-    def _decide(self, head: RequestHead) -> Decision:
-        if self._over_cap:
-            count = self._serving.plane.limits.connections_max
-            return failure("unavailable", f"all {count} connections of this server are taken")
-        return check_head(self._serving.plane, head)
+    def _decided(self) -> Decision | None:
+        client = self._client
+        reader = client.reader
+        decision: Decision | None = None
+        if client.bad is not None:
+            decision = malformed(client.bad.message, client.bad.status)
+        elif self._late is not None:
+            decision = malformed(self._late, 408)
+        elif reader.head is not None:
+            decision = self._decide()
+            if isinstance(decision, EnginePath) and not reader.complete:
+                decision = too_large(self._plane) if reader.stopped else None
+        if decision is not None:
+            self._decision = decision
+        return decision
+
+    def _decide(self) -> Decision:
+        """By the head alone, once a request."""
+        if self._decision is None:
+            head = self._client.reader.head
+            assert head is not None, "a request is decided on without its head"
+            if self._over_cap:
+                count = self._limits.connections_max
+                what = f"all {count} connections of this server are taken"
+                self._decision = failure("unavailable", what)
+            else:
+                self._decision = check_head(self._plane, head)
+        return self._decision
+
+    def _wants_continue(self, head: RequestHead) -> bool:
+        """Once: afterwards the header is taken for answered."""
+        reader = self._client.reader
+        wants = head.expects_continue and not reader.complete and not reader.body_count
+        head.expects_continue = False
+        return wants
+
+    def _prepare(self, decision: Decision) -> None:
+        """The answer to the request, and the exchange if an engine is to give it."""
+        client, serving = self._client, self._serving
+        reader = client.reader
+        head = reader.head
+        self._arrived_s = client.last_byte_s
+        self._request_id = serving.ids.fresh()
+        self._client_id = echoed(head.headers.get(b"x-request-id")) if head is not None else None
+        self._answer = answer = Answer(client, head, _identity(self._request_id, self._client_id))
+        if not reader.complete or self._over_cap or self._plane.state.shutting_down:
+            answer.closes = True
+        if not isinstance(decision, EnginePath):
+            return
+        assert head is not None, "a path was found without a head"
+        client.begin_answering()
+        admitted = check_body(self._plane.routes(), head, decision, reader.body)
+        if isinstance(admitted, Failure):
+            self._decision = admitted
+            return
+        self._exchange = Exchange(serving, client, head, admitted, answer, self._arrived_s)
 
     def _look(self, now_s: float) -> float:
         """At each alarm while a request is awaited or arriving."""
-        client, limits = self._client, self._serving.plane.limits
+        client, limits = self._client, self._limits
         reader = client.reader
         if not reader.begun:
             end_s = client.begun_s + limits.connection_idle_max_s
@@ -154,41 +267,39 @@ class Connection:
         client.bell.ring()
         return math.inf
 
-    def _record(
-        self,
-        answer: Answer,
-        request_id: bytes,
-        client_id: bytes | None,
-        decision: Decision,
-        outcome: Outcome,
-        exchange: Exchange | None,
-        arrived_s: float,
-    ) -> None:
-        head = self._client.reader.head
-        failed = decision if isinstance(decision, Failure) else None
-        route = exchange.route if exchange is not None else None
-        relay = exchange.relay if exchange is not None else None
-        lease = exchange.lease if exchange is not None else None
-        prompt_count, completion_count = usage_in(relay.tail) if relay is not None else (None, None)
-        first_s = relay.first_output_s if relay is not None else None
-        self._serving.plane.on_request(
+    def _record(self, answer: Answer, failed: Failure | None) -> None:
+        reader, exchange, arrived_s = self._client.reader, self._exchange, self._arrived_s
+        head, client_id = reader.head, self._client_id
+        outcome = Outcome.ANSWERED if failed is None else Outcome.REFUSED
+        model = deployment = instance = first_s = prompt_count = completion_count = None
+        waited_s = 0.0
+        if exchange is not None:
+            route, lease, relay = exchange.route, exchange.lease, exchange.relay
+            outcome, waited_s = exchange.outcome, exchange.waited_s
+            model, deployment = route.name, route.deployment
+            instance = lease.instance if lease is not None else None
+            if relay is not None:
+                prompt_count, completion_count = usage_in(relay.tail)
+                if relay.first_output_s is not None:
+                    first_s = relay.first_output_s - arrived_s
+        self._plane.on_request(
             RequestRecord(
-                request_id=request_id.decode(),
+                request_id=self._request_id.decode(),
                 client_request_id=client_id.decode() if client_id is not None else None,
                 method=head.method.decode("latin-1") if head is not None else "",
                 path=head.path if head is not None else "",
                 status=answer.status or CLIENT_CLOSED_STATUS,
                 outcome=outcome,
                 code=failed.code if failed is not None else None,
-                model=route.name if route is not None else None,
-                deployment=route.deployment if route is not None else None,
-                instance=lease.instance if lease is not None else None,
+                model=model,
+                deployment=deployment,
+                instance=instance,
                 streamed=answer.is_stream,
                 arrived_s=arrived_s,
-                waited_s=exchange.waited_s if exchange is not None else 0.0,
-                first_output_s=first_s - arrived_s if first_s is not None else None,
+                waited_s=waited_s,
+                first_output_s=first_s,
                 duration_s=self._serving.poller.now_s - arrived_s,
-                request_body_bytes=self._client.reader.body_count,
+                request_body_bytes=reader.body_count,
                 answer_bytes=answer.sent_bytes,
                 prompt_tokens=prompt_count,
                 completion_tokens=completion_count,
@@ -201,16 +312,7 @@ class Connection:
         if answer is not None and not answer.status and self._client.gone is None:
             answer.closes = True
             answer.fail(failure("internal", "an internal error ended this request"))
-        self._serving.plane.on_bug(error)
-
-
-def _answer_here(answer: Answer, decision: Decision) -> Outcome:
-    if isinstance(decision, LocalAnswer):
-        answer.whole(200, _JSON, decision.body)
-        return Outcome.ANSWERED
-    assert isinstance(decision, Failure), "a request for an engine is answered by it"
-    answer.fail(decision)
-    return Outcome.REFUSED
+        self._plane.on_bug(error)
 
 
 def _identity(request_id: bytes, client_id: bytes | None) -> bytes:

@@ -44,6 +44,7 @@ class Exchange:
     __slots__ = (
         "_admitted",
         "_answer",
+        "_begun",
         "_client",
         "_comment_s",
         "_connect_s",
@@ -53,6 +54,8 @@ class Exchange:
         "_forwarded_s",
         "_head",
         "_lease",
+        "_link",
+        "_place",
         "_serving",
         "arrived_s",
         "failure",
@@ -84,27 +87,75 @@ class Exchange:
         self._expired = False
         self._cut = False
         self._lease: Lease | None = None
+        self._link: EngineLink | None = None
+        self._place: Place | None = None
+        self._begun = False
         self.relay: Relay | None = None
         self.arrived_s = arrived_s
         self.waited_s = 0.0
         self.failure: Failure | None = None
         self.outcome = Outcome.SERVED
 
-    async def run(self) -> None:
-        """Serve the request. Cancelling it gives back its place or its lease."""
-        client = self._client
-        state = self._serving.plane.state
+    def start(self) -> bool:
+        """Begin without waiting. True when the answer is being relayed now; else `run` goes on."""
+        client, serving = self._client, self._serving
         client.look = self._look
-        client.arm(min(self._deadline_s, self._comment_s))
-        state.begin(self)
+        client.arm(self._deadline_s)
+        client.arm(self._comment_s)
+        serving.plane.state.begin(self)
+        self._begun = True
+        self._lease = lease = self._enter()
+        if lease is None:
+            return False
+        link = serving.pool.take(lease)
+        if link is None:
+            return False
+        return self._start_relay(link, lease).end is None
+
+    async def run(self) -> None:
+        """Serve the request from where `start` left it. Cancelling gives everything back."""
         try:
-            lease = await self._acquire()
-            if lease is not None:
-                await self._use(lease)
+            if not self._begun:
+                self.start()
+            if self._place is not None:
+                self._lease = await self._wait(self._place)
+            if self._lease is not None:
+                self._give_back(await self._forward())
             if self.failure is not None:
                 self._answer.fail(self.failure)
         finally:
-            state.end(self)
+            self.abandon()
+
+    def finish(self) -> None:
+        """The relay that `start` began is complete: give back the lease."""
+        relay, link = self.relay, self._link
+        assert relay is not None, "finished without a relay"
+        assert link is not None, "finished without a connection"
+        self._give_back(self._conclude(relay, link))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """It is over. What it still holds is given back; its engine may be at work."""
+        if not self._begun:
+            return
+        self._begun = False
+        if self.relay is not None:
+            self.relay.stop(End.CUT)
+        if self._link is not None:
+            self._link.close()
+        if self._lease is not None and not self._lease.closed:
+            self._give_back("the data plane was stopped")
+        self._serving.plane.state.end(self)
+
+    def _give_back(self, unproven: str | None) -> None:
+        """The lease; ``unproven`` says why its engine may still be at work."""
+        lease = self._lease
+        assert lease is not None, "a lease is given back that was not taken"
+        now_s = self._serving.poller.now_s
+        admission = self._admitted.route.admission
+        admission.leave(lease, now_s, unproven=unproven is not None)
+        if unproven is not None:
+            self._serving.plane.unproven(lease.instance, lease.generation, unproven)
 
     def begin_shutdown(self) -> None:
         if self._lease is None:
@@ -117,6 +168,11 @@ class Exchange:
         self._client.bell.ring()
 
     @property
+    def is_complete(self) -> bool:
+        """The answer was relayed whole."""
+        return self.relay is not None and self.relay.end is End.COMPLETE
+
+    @property
     def lease(self) -> Lease | None:
         """The last one, given back or not."""
         return self._lease
@@ -125,9 +181,9 @@ class Exchange:
     def route(self) -> Route:
         return self._admitted.route
 
-    async def _acquire(self) -> Lease | None:
-        """A lease, waited for if need be; None with `failure` or the client gone."""
-        route, plane = self._admitted.route, self._serving.plane
+    def _enter(self) -> Lease | None:
+        """A lease, or a `_place` in the queue; neither with `failure` or the client gone."""
+        route = self._admitted.route
         admission = route.admission
         now_s = self._serving.poller.now_s
         if self._client.gone is not None:
@@ -142,12 +198,12 @@ class Exchange:
         except NotAdmitted as refusal:
             self.outcome = Outcome.REFUSED
             self.failure = refused(refusal.refusal)
-            if refusal.nudge_due:
-                plane.nudge(route.deployment)
-            return None
+            nudge_due = refusal.nudge_due
+        else:
+            self._place = place
         if nudge_due:
-            plane.nudge(route.deployment)
-        return await self._wait(place)
+            self._serving.plane.nudge(route.deployment)
+        return None
 
     async def _wait(self, place: Place) -> Lease | None:
         client, admission = self._client, self._admitted.route.admission
@@ -184,42 +240,39 @@ class Exchange:
             )
         return failure("unavailable", f"the model was not ready within {within_s:g} s")
 
-    async def _use(self, lease: Lease) -> None:
-        """Have the request answered under the lease, and give it back."""
-        self._lease = lease
-        unproven: str | None = "the data plane was stopped"
-        try:
-            unproven = await self._forward()
-        finally:
-            last = self._lease
-            admission = self._admitted.route.admission
-            admission.leave(last, trio.current_time(), unproven=unproven is not None)
-            if unproven is not None:
-                self._serving.plane.unproven(last.instance, last.generation, unproven)
-
     async def _forward(self) -> str | None:
         """Try instances until one has the request. Returns why its engine may still be at work."""
         avoid: set[int] = set()
         fresh = False
         while True:
+            if self._link is None and not await self._send(avoid, fresh=fresh):
+                return None
+            relay, link = self.relay, self._link
+            assert relay is not None, "a request was sent without a relay"
+            assert link is not None, "a request was sent without a connection"
+            while relay.end is None:
+                await self._client.bell.wait()
+            if relay.end is not End.STALE or fresh:
+                return self._conclude(relay, link)
+            self._link = None
+            link.close()
+            fresh = True
+
+    async def _send(self, avoid: set[int], *, fresh: bool) -> bool:
+        """Connect and send; false, mostly with `failure`, when no engine has got the request."""
+        while not self._given_up():
             lease = self._lease
             assert lease is not None, "a request is forwarded without a lease"
-            if self._given_up():
-                return None
             link = None if fresh else self._serving.pool.take(lease)
             if link is None:
                 link = await self._connect(lease)
-            if link is None:
-                avoid.add(lease.instance.index)
-                if self._given_up() or not self._move(avoid):
-                    return None
-                continue
-            relay = await self._relay(link, lease)
-            if relay.end is End.STALE and not fresh:
-                link.close()
-                fresh = True
-                continue
-            return self._conclude(relay, link)
+            if link is not None:
+                self._start_relay(link, lease)
+                return True
+            avoid.add(lease.instance.index)
+            if self._given_up() or not self._move(avoid):
+                return False
+        return False
 
     def _move(self, avoid: set[int]) -> bool:
         """To an instance that was not tried; false, with `failure`, where there is none."""
@@ -270,31 +323,25 @@ class Exchange:
                 link.close()
         return link if link.connected else None
 
-    async def _relay(self, link: EngineLink, lease: Lease) -> Relay:
+    def _start_relay(self, link: EngineLink, lease: Lease) -> Relay:
         serving, admitted, client = self._serving, self._admitted, self._client
-        relay = Relay(client, self._answer, link, serving.poller)
-        self._forwarded_s = trio.current_time()
-        self._ask_for_figures(relay)
+        self._link = link
+        self.relay = relay = Relay(client, self._answer, link, serving.poller)
+        self._forwarded_s = serving.poller.now_s
+        plane = serving.plane
+        if plane.observes or b"x-capyctl-metrics" in self._head.headers:
+            self._ask_for_figures(relay)
         relay.on_first_output = self._arm_idle
         body = admitted.body_for(lease.endpoint.served_name)
         head = engine_request(self._head, lease.endpoint, admitted.content_type, len(body))
-        self.relay = relay
-        try:
-            relay.start(head, body)
-            if client.gone is not None:
-                relay.stop(End.LOST)
-            if self._cut:
-                relay.stop(End.CUT)
-            while relay.end is None:
-                await client.bell.wait()
-        except BaseException:
-            relay.stop(End.CUT)
-            link.close()
-            raise
+        relay.start(head, body)
+        if client.gone is not None:
+            relay.stop(End.LOST)
         return relay
 
     def _conclude(self, relay: Relay, link: EngineLink) -> str | None:
         """Outcome, failure, connection. Returns why the engine may still be at work, or None."""
+        self._link = None
         if relay.link_is_whole:
             self._serving.pool.give(link)
         else:
@@ -391,7 +438,7 @@ class Exchange:
 
     def _timing(self) -> bytes:
         """Milliseconds in the queue, and from forwarding to now."""
-        engine_ms = (trio.current_time() - self._forwarded_s) * 1000
+        engine_ms = (self._serving.poller.now_s - self._forwarded_s) * 1000
         return msgspec.json.encode(
             {"queue_ms": round(self.waited_s * 1000, 3), "engine_ms": round(engine_ms, 3)}
         )

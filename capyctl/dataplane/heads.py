@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httptools
 
 from capyctl.dataplane.failures import status_line
@@ -9,39 +11,21 @@ from capyctl.domain.launches import Endpoint
 
 HEAD_END = b"\r\n\r\n"
 
-_WANTED = frozenset(
-    {
-        b"accept",
-        b"authorization",
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"transfer-encoding",
-        b"x-api-key",
-        b"x-capyctl-metrics",
-        b"x-request-id",
-    }
+_WANTED = re.compile(
+    rb"\r\n(accept|authorization|content-encoding|content-length|content-type|expect"
+    rb"|transfer-encoding|x-api-key|x-capyctl-metrics|x-request-id):[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
 )
-_NOT_PASSED_BACK = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"content-length",
-        b"upgrade",
-        b"x-request-id",
-        b"x-capyctl-request-id",
-        b"x-capyctl-timing",
-    }
+"""In a head that the parser has accepted: no folded lines, no bare line ends."""
+_FRAMING = re.compile(
+    rb"\r\n(connection|content-length|content-type|transfer-encoding):[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
 )
-_CORS = b"access-control-"
+_NOT_PASSED_BACK = re.compile(
+    rb"\r\n(?:connection|content-length|keep-alive|proxy-[a-z]+|te|trailer|transfer-encoding"
+    rb"|upgrade|x-request-id|x-capyctl-[a-z-]+|access-control-[a-z-]+):[^\r\n]*",
+    re.IGNORECASE,
+)
 
 
 class BadHead(ValueError):
@@ -59,7 +43,6 @@ class RequestHead:
     __slots__ = (
         "content_length",
         "expects_continue",
-        "header_count",
         "headers",
         "is_chunked",
         "keep_alive",
@@ -86,20 +69,10 @@ class RequestHead:
     def __init__(self) -> None:
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self.repeated: set[bytes] = set()
-        self.header_count = 0
+        self.repeated: frozenset[bytes] = frozenset()
 
     def on_url(self, target: bytes) -> None:
         self.target = target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.header_count += 1
-        name = name.lower()
-        if name in _WANTED:
-            if name in self.headers:
-                self.repeated.add(name)
-            else:
-                self.headers[name] = value
 
 
 def read_request_head(head: bytes, headers_max: int) -> RequestHead:
@@ -117,7 +90,7 @@ def read_request_head(head: bytes, headers_max: int) -> RequestHead:
         pass
     except httptools.HttpParserError as error:
         raise BadHead(f"the request is not valid HTTP: {error}") from None
-    if read.header_count > headers_max:
+    if head.count(b"\r\n") - 2 > headers_max:
         raise BadHead(f"the request has more than {headers_max} headers", 431)
     version = parser.get_http_version()
     if version not in ("1.1", "1.0"):
@@ -125,6 +98,11 @@ def read_request_head(head: bytes, headers_max: int) -> RequestHead:
     read.method = parser.get_method()
     read.old_version = version == "1.0"
     read.keep_alive = not read.old_version and parser.should_keep_alive()
+    found = _WANTED.findall(head)
+    read.headers = headers = {name.lower(): value.rstrip() for name, value in found}
+    if len(headers) < len(found):
+        names = [name.lower() for name, _ in found]
+        read.repeated = frozenset(name for name in names if names.count(name) > 1)
     _split_target(read)
     _settle_framing(read)
     return read
@@ -162,59 +140,34 @@ class AnswerHead:
     """An engine's status and headers; hop-by-hop ones apart."""
 
     __slots__ = (
-        "_dropped",
         "content_length",
-        "content_type",
         "is_chunked",
+        "is_event_stream",
+        "is_json",
         "keep_alive",
-        "lines",
+        "passed_lines",
         "status",
     )
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.lines: list[tuple[bytes, bytes, bytes]] = []
-        """Lower-case name, name, value of what may be passed on."""
-        self.content_length: int | None = None
-        self.content_type = b""
-        self.is_chunked = False
-        self.keep_alive = False
-        self._dropped: set[bytes] = set()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        lower = name.lower()
-        if lower not in _NOT_PASSED_BACK:
-            if lower == b"content-type":
-                self.content_type = value.lower()
-            if not lower.startswith(_CORS):
-                self.lines.append((lower, name, value))
-        elif lower == b"content-length":
-            self.content_length = int(value)
-        elif lower == b"transfer-encoding":
-            self.is_chunked = value.strip().lower() == b"chunked"
-        elif lower == b"connection":
-            self._dropped.update(part.strip().lower() for part in value.split(b","))
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self.content_type.startswith(b"text/event-stream")
-
-    @property
-    def is_json(self) -> bool:
-        return self.content_type.startswith(b"application/json")
+    status: int
+    content_length: int | None
+    is_chunked: bool
+    is_event_stream: bool
+    is_json: bool
+    keep_alive: bool
+    passed_lines: bytes
+    """The header lines for the client, framing left out."""
 
     @property
     def has_no_body(self) -> bool:
         return self.status in (204, 304) or self.content_length == 0
 
-    def passed_lines(self) -> bytes:
-        """The header lines for the client, framing left out."""
-        dropped = self._dropped
-        if dropped:
-            kept = [(n, v) for lower, n, v in self.lines if lower not in dropped]
-        else:
-            kept = [(n, v) for _, n, v in self.lines]
-        return b"".join([b"%b: %b\r\n" % line for line in kept])
+
+class _NoCallbacks:
+    __slots__ = ()
+
+
+_NO_CALLBACKS = _NoCallbacks()
 
 
 def read_answer_head(head: bytes) -> AnswerHead:
@@ -223,19 +176,39 @@ def read_answer_head(head: bytes) -> AnswerHead:
     Raises:
         ValueError: it is no HTTP answer.
     """
-    read = AnswerHead()
-    parser = httptools.HttpResponseParser(read)
+    parser = httptools.HttpResponseParser(_NO_CALLBACKS)
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
         raise ValueError("the engine wants to switch protocols") from None
     except httptools.HttpParserError as error:
         raise ValueError(f"the engine's answer is not valid HTTP: {error}") from None
-    read.status = parser.get_status_code()
-    framed = read.is_chunked or read.content_length is not None or read.status in (204, 304)
+    read = AnswerHead()
+    read.status = status = parser.get_status_code()
+    found = {name.lower(): value for name, value in _FRAMING.findall(head)}
+    length = found.get(b"content-length")
+    read.content_length = int(length) if length is not None else None
+    read.is_chunked = found.get(b"transfer-encoding", b"").strip().lower() == b"chunked"
+    content_type = found.get(b"content-type", b"").lower()
+    read.is_event_stream = content_type.startswith(b"text/event-stream")
+    read.is_json = content_type.startswith(b"application/json")
     # The parser itself holds an answer without framing to end with the connection.
+    framed = read.is_chunked or length is not None or status in (204, 304)
     read.keep_alive = framed and parser.should_keep_alive()
+    start = head.index(b"\r\n")
+    lines = _NOT_PASSED_BACK.sub(b"", head[start:-2])
+    named = found.get(b"connection")
+    if named is not None:
+        lines = _without(lines, named)
+    read.passed_lines = lines[2:]
     return read
+
+
+def _without(lines: bytes, named: bytes) -> bytes:
+    """Leave out the headers that a Connection header names."""
+    names = {name.strip().lower() for name in named.split(b",")}
+    kept = [line for line in lines.split(b"\r\n") if line.partition(b":")[0].lower() not in names]
+    return b"\r\n".join(kept)
 
 
 def engine_request(

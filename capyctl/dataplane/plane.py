@@ -65,16 +65,17 @@ class PlaneState:
     shutting_down: bool = False
     requests: dict[InProgress, None] = attrs.field(factory=dict)
     connections: dict[Held, None] = attrs.field(factory=dict)
-    became_idle: trio.Event = attrs.field(factory=trio.Event)
+    became_idle: trio.Event | None = None
+    """There while somebody waits for it."""
 
     def begin(self, request: InProgress) -> None:
         self.requests[request] = None
 
     def end(self, request: InProgress) -> None:
         del self.requests[request]
-        if not self.requests:
+        if self.became_idle is not None and not self.requests:
             self.became_idle.set()
-            self.became_idle = trio.Event()
+            self.became_idle = None
 
 
 def _forget_record(_: RequestRecord) -> None:
@@ -119,6 +120,11 @@ class Plane:
     state: PlaneState = attrs.field(factory=PlaneState, repr=False, init=False)
 
     @property
+    def observes(self) -> bool:
+        """Whether answers are looked into without being asked."""
+        return self.request_metrics or self.timing_header
+
+    @property
     def shutting_down(self) -> bool:
         return self.state.shutting_down
 
@@ -138,10 +144,13 @@ class Plane:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is in progress; False when some are after ``timeout_s``."""
+        state = self.state
         with trio.move_on_after(timeout_s):
-            while self.state.requests:
-                await self.state.became_idle.wait()
-        return not self.state.requests
+            while state.requests:
+                if state.became_idle is None:
+                    state.became_idle = trio.Event()
+                await state.became_idle.wait()
+        return not state.requests
 
     def cut(self) -> int:
         """Break off every request in progress. Returns how many; `wait_idle` sees them end."""

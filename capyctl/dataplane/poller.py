@@ -85,7 +85,12 @@ class Poller:
         self._closing: list[socket.socket] = []
         self._dispatching = False
         self.now_s = trio.current_time()
-        """The run's clock when the present batch of events was read; for callbacks."""
+        """The run's clock when the present batch of events or alarms began; for callbacks."""
+
+    def tick(self) -> float:
+        """Read the clock into `now_s`."""
+        self.now_s = trio.current_time()
+        return self.now_s
 
     def add(self, raw: socket.socket) -> PolledSocket:
         polled = PolledSocket(self, raw)

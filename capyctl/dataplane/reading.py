@@ -59,7 +59,7 @@ class RequestReader:
 
     @property
     def begun(self) -> bool:
-        return self.head is not None or bool(self._rest)
+        return self.head is not None or len(self._rest) > 0
 
     @property
     def kept_count(self) -> int:

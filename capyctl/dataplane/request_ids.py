@@ -13,31 +13,35 @@ _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class RequestIds:
-    """Makes ULIDs that rise: random within a millisecond, then counted up."""
+    """Makes ULIDs that rise. Their random part is drawn once and counted up from there."""
 
-    __slots__ = ("_counter", "_now_ms", "_prefix")
+    __slots__ = ("_counter", "_now_ms", "_prefix", "_random")
 
     def __init__(self) -> None:
         self._now_ms = -1
         self._prefix = b""
-        self._counter = 0
+        self._random = _encode(secrets.randbits(60), 6)
+        self._counter = secrets.randbits(_COUNTER_BITS - 1)
 
     def fresh(self) -> bytes:
         """The 26 characters of a ULID never given before."""
-        now_ms = time.time_ns() // 1_000_000
-        if now_ms > self._now_ms or self._counter >> _COUNTER_BITS:
-            now_ms = max(now_ms, self._now_ms + (self._counter >> _COUNTER_BITS))
-            self._now_ms = now_ms
-            self._prefix = _encode(now_ms, 5) + _encode(secrets.randbits(60), 6)
-            self._counter = secrets.randbits(_COUNTER_BITS - 1)
         counter = self._counter
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
+            self._prefix = _encode(now_ms, 5) + self._random
+        if counter >> _COUNTER_BITS:
+            counter = 0
+            self._now_ms += 1
+            self._prefix = _encode(self._now_ms, 5) + self._random
         self._counter = counter + 1
         return self._prefix + _PAIRS[counter >> 10 & 1023] + _PAIRS[counter & 1023]
 
 
 def _encode(value: int, pair_count: int) -> bytes:
     """``value`` as base 32, two characters a pair, highest first."""
-    return b"".join(_PAIRS[value >> 10 * place & 1023] for place in reversed(range(pair_count)))
+    pairs = [_PAIRS[value >> 10 * place & 1023] for place in range(pair_count - 1, -1, -1)]
+    return b"".join(pairs)
 
 
 def echoed(value: bytes | None) -> bytes | None:

@@ -23,8 +23,8 @@ class Serving:
 def begin_serving(plane: Plane) -> Serving:
     """Everything that belongs to one run of a listener. Needs the run; `poller` and `alarms` must
     be run in it."""
-    alarms = Alarms()
     poller = Poller(plane.on_bug)
+    alarms = Alarms(poller.tick)
     limits = plane.limits
     pool = EnginePool(
         poller,

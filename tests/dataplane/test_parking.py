@@ -55,7 +55,7 @@ BEGIN = [0.0]
 
 async def test_alarms_ring_at_their_times(autojump_clock):
     BEGIN[0] = trio.current_time()
-    alarms = Alarms()
+    alarms = Alarms(trio.current_time)
     first, second, third = Watched(2.0, 3.0), Watched(), Watched(-1.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alarms.run)
@@ -75,7 +75,7 @@ async def test_nobody_waits_longer_than_the_interval_and_the_disarmed_are_left_a
     autojump_clock,
 ):
     BEGIN[0] = trio.current_time()
-    alarms = Alarms()
+    alarms = Alarms(trio.current_time)
     patient, gone = Watched(1000.0), Watched()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alarms.run)
