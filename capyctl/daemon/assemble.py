@@ -32,6 +32,7 @@ from capyctl.engines.env_rules import resolve_env
 from capyctl.gates.admission import QueueBounds
 from capyctl.machines.idling import IdlePolicy
 from capyctl.store.sqlite_store import SqliteStore, open_store
+from capyctl.store.writer import BeforeCommit
 from capyctl.telemetry.fragments import Fragments
 from capyctl.telemetry.hub import Hub
 from capyctl.telemetry.log import Log
@@ -56,16 +57,23 @@ class Daemon:
 
 @asynccontextmanager
 async def open_daemon(
-    settings: StandaloneSettings, machine: OwnMachine, log: Log
+    settings: StandaloneSettings,
+    machine: OwnMachine,
+    log: Log,
+    *,
+    before_commit: BeforeCommit | None = None,
 ) -> AsyncIterator[Daemon]:
     """Everything but the listeners, for the length of the block. Engines outlive it.
+
+    ``before_commit``: of the store, see `open_store`. For tests.
 
     Raises:
         store.errors.StoreUnusable: the database cannot be used; it was not changed.
     """
     clock, ids = SystemClock(), UlidIds()
     path = settings.state_root / DATABASE
-    async with open_store(path, clock_wall_ms=clock.wall_ms, ids=ids) as store:
+    opening = open_store(path, clock_wall_ms=clock.wall_ms, ids=ids, before_commit=before_commit)
+    async with opening as store:
         if store.put_back is not None:
             log.warning("store_was_put_back", reason=store.put_back)
         async with _over_store(settings, machine, log, store, ids) as daemon:

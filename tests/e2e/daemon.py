@@ -71,6 +71,8 @@ class Daemon:
     env: dict[str, str] = attrs.field(factory=dict)
     plain: bool = False
     """No flag at all: every setting has its default, and ``root`` is the home."""
+    program: str = PROGRAM
+    """What the child runs."""
     process: subprocess.Popen[bytes] | None = None
     starts_count: int = 0
     _inference: int = attrs.field(default=8443, init=False)
@@ -102,7 +104,7 @@ class Daemon:
                 env.pop(name, None)
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, json.dumps(stated)],
+                [sys.executable, "-c", self.program, json.dumps(stated)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
