@@ -283,6 +283,8 @@ def _engine(
         extra_args=tuple(settings.extra_args),
         env=_merged(profile, settings) if env is None else env,
         parks=found.residency is not Residency.RESTART_ONLY,
+        direct=profile.source == "simulated",
+        build_fingerprint=profile.build_fingerprint,
         cuda_home=profile.cuda_home,
         approved_paths=profile.approved_paths,
     )

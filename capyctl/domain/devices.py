@@ -76,6 +76,8 @@ class EngineSample:
     running: int
     waiting: int
     kv_usage_ratio: float | None = None
+    running_limit_count: int | None = None
+    """The most requests that it says it runs at once."""
 
 
 @attrs.frozen(kw_only=True)

@@ -103,6 +103,10 @@ class EngineSettings:
     """Profile and deployment environment, already checked."""
     parks: bool = False
     """Render the switches that parking needs."""
+    direct: bool = False
+    """The executable is started as it is, as simulated engines are, not through an entry."""
+    build_fingerprint: str | None = None
+    """Which build of the engine the profile stands for."""
     cuda_home: str | None = None
 
 

@@ -15,6 +15,8 @@ import attrs
 from capyctl.domain.devices import Profile
 from capyctl.engines.llama_cpp_options import LLAMA_CPP_OPTIONS
 from capyctl.engines.options import OptionClass, OptionTable
+from capyctl.engines.sglang_options import SGLANG_OPTIONS
+from capyctl.engines.tensorfold_options import TENSORFOLD_OPTIONS
 from capyctl.engines.vllm_options import VLLM_OPTIONS
 
 EXTRA_ARGS = "engine_config.extra_args"
@@ -23,7 +25,8 @@ TOKENS_MAX = 256
 TOKEN_MAX_BYTES = 4096
 
 TABLES: Mapping[str, OptionTable] = {
-    table.family: table for table in (VLLM_OPTIONS, LLAMA_CPP_OPTIONS)
+    table.family: table
+    for table in (VLLM_OPTIONS, LLAMA_CPP_OPTIONS, SGLANG_OPTIONS, TENSORFOLD_OPTIONS)
 }
 
 SPECULATIVE_KEYS = frozenset(

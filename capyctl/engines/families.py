@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from capyctl.contracts.engines import Family
 from capyctl.engines.llama_cpp import LlamaCpp
+from capyctl.engines.sglang import Sglang
 from capyctl.engines.surroundings import Surroundings
+from capyctl.engines.tensorfold import Tensorfold
 from capyctl.engines.vllm import Vllm
 
 
@@ -15,5 +17,7 @@ def families(surroundings: Surroundings) -> Mapping[str, Family]:
     known: list[Family] = [
         Vllm(surroundings=surroundings),
         LlamaCpp(surroundings=surroundings),
+        Sglang(surroundings=surroundings),
+        Tensorfold(surroundings=surroundings),
     ]
     return {family.name: family for family in known}

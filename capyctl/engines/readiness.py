@@ -76,6 +76,14 @@ async def wait_answering(ask: Callable[[], Awaitable[Reply]], what: str) -> Repl
     Raises:
         NotReady: another status came, which waiting will not mend.
     """
+    reply = await wait_answered(ask)
+    if reply.status != 200:
+        raise NotReady("launch_failed", f"{what} answered {told(reply)}")
+    return reply
+
+
+async def wait_answered(ask: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Poll until ``ask`` brings any answer that is not for want of time."""
     pause_s = POLL_MIN_S
     while True:
         try:
@@ -83,10 +91,8 @@ async def wait_answering(ask: Callable[[], Awaitable[Reply]], what: str) -> Repl
         except Unreachable:
             pass
         else:
-            if reply.status == 200:
-                return reply
             if reply.status not in BUSY_STATUSES:
-                raise NotReady("launch_failed", f"{what} answered {told(reply)}")
+                return reply
         await trio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, POLL_MAX_S)
 
@@ -186,11 +192,13 @@ def answer_of(reply: Reply) -> Answer:
     for field in ("content", "reasoning_content", "reasoning"):
         text = spoken.get(field)
         if isinstance(text, str) and text:
-            return Answer(text=text, ids=_ids(choice.get("token_ids")))
-    return Answer(text="", ids=_ids(choice.get("token_ids")))
+            return Answer(text=text, ids=_ids(choice))
+    return Answer(text="", ids=_ids(choice))
 
 
-def _ids(found: Any) -> tuple[int, ...]:
+def _ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
+    """vLLM's `token_ids`, SGLang's `response_token_ids`."""
+    found = choice.get("token_ids") or choice.get("response_token_ids")
     if isinstance(found, list) and all(type(one) is int for one in found):
         return tuple(found)
     return ()
@@ -207,17 +215,7 @@ def _read_canary(text: str | None) -> dict[str, Any]:
 async def _probe(caller: Caller, path: str) -> Reply:
     """One answer of any status that is not for want of time."""
     question = _question(caller, path, "Say hello.", PROBE_TOKENS)
-    pause_s = POLL_MIN_S
-    while True:
-        try:
-            reply = await caller.post(path, question, within_s=math.inf)
-        except Unreachable:
-            pass
-        else:
-            if reply.status not in BUSY_STATUSES:
-                return reply
-        await trio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, POLL_MAX_S)
+    return await wait_answered(lambda: caller.post(path, question, within_s=math.inf))
 
 
 def _question(caller: Caller, path: str, prompt: str, tokens: int) -> dict[str, Any]:

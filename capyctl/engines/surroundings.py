@@ -38,5 +38,14 @@ class Surroundings:
         folder = os.path.join(self.state_dir, "logs", order.instance.deployment)
         return os.path.join(folder, f"{order.launch}.log")
 
+    @property
+    def runtime_dir(self) -> str:
+        """Where capyctl's own entries lie that run inside engines."""
+        return os.path.join(self.state_dir, "runtime")
+
+    @property
+    def rendezvous_dir(self) -> str:
+        return os.path.join(self.state_dir, "rendezvous")
+
     def engine_dir(self, family: str, name: str) -> str:
         return os.path.join(self.state_dir, "engines", family, name)

@@ -17,13 +17,15 @@ from capyctl.contracts.engines import (
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines import vllm_sleep
-from capyctl.engines.arguments import check_rendered_once, names_option
+from capyctl.engines.arguments import names_option
+from capyctl.engines.entry_command import entry_command
 from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, shared_env
 from capyctl.engines.http import Unreachable
 from capyctl.engines.prometheus import highest, read_metrics, total
 from capyctl.engines.readiness import (
     Caller,
     ask_canary,
+    wait_answered,
     wait_completion,
     wait_health,
     wait_listed,
@@ -31,6 +33,7 @@ from capyctl.engines.readiness import (
 from capyctl.engines.surroundings import Surroundings
 
 SAMPLE_WITHIN_S = 2.0
+ENTRY = "vllm_entry.py"
 SEQUENCES_DEFAULT = 32
 CARD_SHARE_MAX_PERCENT = 99
 UNIFIED_SHARE_STEPS = 10_000
@@ -77,21 +80,21 @@ class Vllm:
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`."""
         engine = order.engine
-        ours = [*engine.executable, "serve", engine.model_path]
+        ours = [engine.model_path]
         ours += ["--host", "127.0.0.1", "--port", str(port)]
         ours += ["--served-model-name", engine.served_name]
         ours += self._sizes(order)
         ours += _typed_options(order)
         ours += self._parking(order)
         ours += ["--enable-per-request-metrics", *_parsers(order)]
-        argv = (*ours, *engine.profile_args, *engine.extra_args)
-        check_rendered_once(self.name, argv, ours=len(ours))
+        argv = entry_command(order, self.surroundings, ENTRY, ours=ours, verb=("serve",))
         return Rendered(argv=argv, env=self._env(order, keys))
 
     async def wait_ready(self, control: Control, order: LaunchOrder | None) -> str | None:
         """See `contracts.engines.Family.wait_ready`. The canary's answer where it can park."""
         caller = Caller(control=control)
         await wait_health(caller)
+        await _check_guard(caller)
         await wait_listed(caller)
         path = await wait_completion(caller)
         if control.level is None:
@@ -189,6 +192,20 @@ class Vllm:
         if order.engine.parks:
             env["VLLM_SERVER_DEV_MODE"] = "1"
         return env
+
+
+async def _check_guard(caller: Caller) -> None:
+    """An engine whose other routes answer without a key could be put to sleep by anyone here.
+
+    Raises:
+        NotReady: so it is.
+    """
+    nobody = attrs.evolve(caller.control, admin_key=None)
+    reply = await wait_answered(lambda: Caller(control=nobody).get("/load", admin=True))
+    if reply.status not in (401, 403):
+        raise NotReady(
+            "launch_failed", f"a route that needs the admin key answered {reply.status} without it"
+        )
 
 
 _VALUES = {

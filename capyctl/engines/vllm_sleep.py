@@ -15,18 +15,12 @@ import trio
 from capyctl.contracts.engines import EngineBroken, NotReady, ParkRefused
 from capyctl.domain.devices import EngineSample
 from capyctl.engines.http import Reply, Unreachable
-from capyctl.engines.readiness import (
-    Caller,
-    ask_canary,
-    canary_path,
-    same_canary,
-    told,
-    wait_completion,
-)
+from capyctl.engines.idle import wait_idle
+from capyctl.engines.readiness import Caller, told, wait_completion
+from capyctl.engines.woken import hear_canary
 
 IDLE_WITHIN_S = 10.0
 """Gauges move with the engine's steps, so the last request may show for a moment longer."""
-IDLE_POLL_S = 0.25
 PARK_WITHIN_S = 300.0
 WAKE_WITHIN_S = 900.0
 RELOAD_WITHIN_S = 900.0
@@ -62,7 +56,7 @@ async def park(
         raise ParkRefused(f"its state could not be read: {problem}") from problem
     if asleep:
         raise EngineBroken("park_failed", "it says that it sleeps, though it should be serving")
-    await _wait_idle(sample)
+    await wait_idle(sample, within_s=IDLE_WITHIN_S)
     path = f"/sleep?level={level}&mode=wait"
     try:
         reply = await caller.post(path, within_s=PARK_WITHIN_S, admin=True)
@@ -93,7 +87,7 @@ async def wake(caller: Caller, level: int, *, canary: str | None) -> None:
     await _wake_tag(caller, "kv_cache", left_asleep=False)
     reset = await _send(caller, "/reset_prefix_cache", within_s=WAKE_WITHIN_S)
     _expect(reset, "/reset_prefix_cache", "wake_failed", success=True)
-    await _hear_canary(caller, canary)
+    await hear_canary(caller, canary, within_s=CANARY_WITHIN_S)
 
 
 async def _refuse_if_unharmed(caller: Caller, why: str) -> None:
@@ -113,16 +107,6 @@ async def _refuse_if_unharmed(caller: Caller, why: str) -> None:
     raise EngineBroken("park_failed", why)
 
 
-async def _wait_idle(sample: Callable[[], Awaitable[EngineSample | None]]) -> None:
-    with trio.move_on_after(IDLE_WITHIN_S):
-        while True:
-            seen = await sample()
-            if seen is not None and seen.running == 0 and seen.waiting == 0:
-                return
-            await trio.sleep(IDLE_POLL_S)
-    raise ParkRefused(f"its gauges did not show idle within {IDLE_WITHIN_S:g} s")
-
-
 async def _wake_tag(caller: Caller, tag: str, *, left_asleep: bool) -> None:
     path = f"/wake_up?tags={tag}"
     reply = await _send(caller, path, within_s=WAKE_WITHIN_S)
@@ -140,21 +124,6 @@ async def _reload_weights(caller: Caller) -> None:
     words = _expect(reply, f"{path} reload_weights", "wake_failed")
     if not isinstance(words.get("results"), list) or not words["results"]:
         raise EngineBroken("wake_failed", f"reload_weights brought no results: {told(reply)}")
-
-
-async def _hear_canary(caller: Caller, canary: str | None) -> None:
-    try:
-        with trio.fail_after(CANARY_WITHIN_S):
-            if canary is None:
-                await wait_completion(caller)
-                return
-            after = await ask_canary(caller, canary_path(canary))
-    except (NotReady, Unreachable, trio.TooSlowError) as problem:
-        raise EngineBroken("wake_failed", f"it did not answer after the wake: {problem}") from None
-    if not same_canary(canary, after):
-        raise EngineBroken(
-            "wake_mismatch", "it answers the fixed prompt otherwise than before it was parked"
-        )
 
 
 async def _sleeping_now(caller: Caller, code: str) -> bool:

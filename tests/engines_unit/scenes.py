@@ -61,13 +61,18 @@ def surroundings(kind: str = "card", **changes: Any) -> Surroundings:
 def order(
     family: str = "vllm", *, devices: tuple[str, ...] = (UUID,), **settings: Any
 ) -> LaunchOrder:
-    executable = "/opt/vllm/bin/vllm" if family == "vllm" else "/opt/llama/bin/llama-server"
+    executable = {
+        "vllm": "/opt/vllm/bin/vllm",
+        "llamacpp": "/opt/llama/bin/llama-server",
+        "sglang": "/opt/sglang/bin/python3",
+        "tensorfold": "/opt/tensorfold/bin/tensorfold",
+    }[family]
     engine = EngineSettings(
         profile=family,
         profile_revision=1,
         family=family,
         executable=(executable,),
-        model_path="/models/m" if family == "vllm" else "/models/m/m.gguf",
+        model_path="/models/m/m.gguf" if family == "llamacpp" else "/models/m",
         served_name="m",
     )
     return LaunchOrder(
@@ -114,6 +119,10 @@ class ScriptedVllm:
 
     def _health(self, asked: Asked) -> Told:
         return Told()
+
+    def _load(self, asked: Asked) -> Told:
+        is_admin = asked.headers.get("authorization") == "Bearer admin-key"
+        return Told(body={"server_load": 0}) if is_admin else Told(status=401)
 
     def _v1_models(self, asked: Asked) -> Told:
         return Told(body={"object": "list", "data": [{"id": "m"}]})

@@ -17,7 +17,7 @@ CHAT = "POST /v1/chat/completions"
 async def test_a_parking_engine_gives_its_canary(serve):
     server = await serve(ScriptedVllm())
     canary = await VLLM.wait_ready(control(server.port, level=2), order())
-    assert server.calls() == ["GET /health", "GET /v1/models", CHAT, CHAT]
+    assert server.calls() == ["GET /health", "GET /load", "GET /v1/models", CHAT, CHAT]
     fixed = server.asked[-1].json()
     assert (fixed["temperature"], fixed["max_tokens"]) == (0, 8)
     assert same_canary(canary, await VLLM.wait_ready(control(server.port, level=2), None))
@@ -27,8 +27,16 @@ async def test_a_parking_engine_gives_its_canary(serve):
 async def test_an_engine_that_never_parks_gives_none(serve):
     server = await serve(ScriptedVllm())
     assert await VLLM.wait_ready(control(server.port), order()) is None
-    assert server.asked[1].headers["authorization"] == "Bearer inference-key"
-    assert server.asked[0].headers["authorization"] == "Bearer admin-key"
+    health, guard, models = server.asked[:3]
+    assert health.headers["authorization"] == "Bearer admin-key"
+    assert "authorization" not in guard.headers
+    assert models.headers["authorization"] == "Bearer inference-key"
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_control_routes_that_anyone_may_call_are_not_believed(serve, status):
+    detail = await never_ready(serve, {"GET /load": Told(status=status)}, "launch_failed")
+    assert f"answered {status} without it" in detail
 
 
 @pytest.mark.slow

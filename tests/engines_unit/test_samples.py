@@ -90,6 +90,8 @@ def test_the_registry():
     assert {name: (one.parks, one.takes_key) for name, one in known.items()} == {
         "vllm": (True, True),
         "llamacpp": (False, False),
+        "sglang": (True, True),
+        "tensorfold": (False, False),
     }
     for family in known.values():
         assert "/v1/chat/completions" in family.routes

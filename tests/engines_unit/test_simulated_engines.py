@@ -13,18 +13,23 @@ import pytest
 import trio
 
 from capyctl.contracts.engines import EngineBroken, NotReady, ParkRefused
+from capyctl.domain.specs import Residency
 from capyctl.domain.units import GIB
 from capyctl.engines.activity import Activity, look
 from capyctl.engines.env_rules import resolve_env
 from capyctl.engines.families import families
+from capyctl.engines.readiness import Caller
 from capyctl.simulated.checkpoint_writer import write_checkpoint
 from capyctl.simulated.document import SimulatedDocument, SimulatedGpu, write_document
 from capyctl.simulated.engines import profiles
+from capyctl.simulated.usage import Draw, put_draw, start_ticks_of
 from tests.engines_unit.scenes import KEYS, control, machine, order, surroundings
 
 pytestmark = pytest.mark.slow
 
 WITHIN_S = 20.0
+TYPED = {"sglang": {"sglang.max_total_tokens": 4096, "sglang.static_pool_bytes": 4 * GIB}}
+PARKING = ["vllm", "sglang"]
 END_WITHIN_S = 10.0
 
 
@@ -35,8 +40,9 @@ class Rig:
     folder: object
     started: list[subprocess.Popen] = attrs.field(factory=list)
 
-    def start(self, family, *, level=None, **faults):
-        quick = {"load_s": 0, "park_s": 0, "wake_s": 0, "first_token_s": 0, "tokens_per_s": 0}
+    def start(self, family, *, level=None, tokens_per_s=0, extra=(), **faults):
+        quick = {"load_s": 0, "park_s": 0, "wake_s": 0, "first_token_s": 0}
+        quick["tokens_per_s"] = tokens_per_s
         card = SimulatedGpu(index=0, total_bytes=24 * GIB, name="A card")
         document = write_document(SimulatedDocument(gpus=(card,), ram_bytes=64 * GIB))
         document["engines"] = {**quick, "faults": faults}
@@ -56,13 +62,18 @@ class Rig:
             family,
             devices=(card.uuid,),
             executable=profile.executable,
+            direct=True,
             model_path=str(model),
             env=resolve_env(family, profile, {}),
             parks=level is not None,
             kv_cache_bytes=GIB if family == "vllm" else None,
             request_bytes=4 * GIB if family == "vllm" else None,
             context_length=2048,
+            typed=TYPED.get(family, {}),
+            extra_args=extra,
         )
+        residency = {1: Residency.HOST_BACKED, 2: Residency.DEEP}.get(level)
+        ordered = attrs.evolve(ordered, residency=residency or Residency.RESTART_ONLY)
         known = families(place)[family]
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -76,8 +87,12 @@ class Rig:
                 start_new_session=True,
             )
         self.started.append(engine)
-        at = control(port, level=level, admin_key=KEYS.admin if family == "vllm" else None)
+        admin = KEYS.admin if known.takes_key else None
+        at = attrs.evolve(control(port, level=level, admin_key=admin), model_path=str(model))
         return known, ordered, at, engine
+
+    def output(self):
+        return (self.folder / "output").read_text()
 
     def end(self):
         for engine in self.started:
@@ -94,17 +109,83 @@ def rig(tmp_path):
 
 
 @pytest.mark.parametrize("level", [1, 2])
-async def test_a_vllm_parks_and_wakes_again_and_again(rig, level):
-    vllm, ordered, at, _ = rig.start("vllm", level=level)
+@pytest.mark.parametrize("family", PARKING)
+async def test_it_parks_and_wakes_again_and_again(rig, family, level):
+    known, ordered, at, _ = rig.start(family, level=level)
     with trio.fail_after(WITHIN_S):
-        canary = await vllm.wait_ready(at, ordered)
+        canary = await known.wait_ready(at, ordered)
         assert canary
-        for _ in range(2):
-            await vllm.park(at)
-            await vllm.wake(at, canary=canary)
-        sample = await vllm.sample(at)
+        for _ in range(3):
+            await known.park(at)
+            await known.wake(at, canary=canary)
+        sample = await known.sample(at)
         assert (sample.running, sample.waiting) == (0, 0)
-        assert await look(vllm, at) is Activity.IDLE
+        assert await look(known, at) is Activity.IDLE
+
+
+async def test_a_speculative_sglang_parks_its_cache_alone(rig):
+    extra = ("--speculative-algorithm", "EAGLE")
+    sglang, ordered, at, engine = rig.start("sglang", level=2, extra=extra)
+    with trio.fail_after(WITHIN_S):
+        canary = await sglang.wait_ready(at, ordered)
+        await sglang.park(at)
+        await sglang.wake(at, canary=canary)
+    assert engine.poll() is None
+    assert "update_weights_from_disk" not in rig.output()
+
+
+async def test_a_parked_sglang_is_asked_for_no_health(rig):
+    sglang, ordered, at, _engine = rig.start("sglang", level=2)
+    with trio.fail_after(WITHIN_S):
+        canary = await sglang.wait_ready(at, ordered)
+        await sglang.park(at)
+        while_parked = len(rig.output())
+        await sglang.sample(at)
+        await sglang.wake(at, canary=canary)
+        assert "/health" not in rig.output()[while_parked:]
+
+
+async def test_a_stray_health_check_does_a_parked_sglang_no_harm(rig):
+    """It is started so that `/health` generates nothing, for whoever may ask."""
+    sglang, ordered, at, engine = rig.start("sglang", level=2)
+    with trio.fail_after(WITHIN_S):
+        canary = await sglang.wait_ready(at, ordered)
+        await sglang.park(at)
+        assert (await Caller(control=at).get("/health")).status == 200
+        await sglang.wake(at, canary=canary)
+    assert engine.poll() is None
+
+
+@pytest.mark.parametrize("family", PARKING)
+async def test_it_is_parked_only_once_its_last_request_is_over(rig, family, nursery):
+    """The trap is armed: a release while something runs kills SGLang, and vLLM would wait."""
+    known, ordered, at, engine = rig.start(family, level=2, tokens_per_s=20)
+    asked = {"model": "m", "prompt": "x", "max_tokens": 24, "stream": False}
+    answers = []
+
+    async def ask():
+        caller = Caller(control=at)
+        answers.append(await caller.post("/v1/completions", asked, within_s=WITHIN_S))
+
+    with trio.fail_after(WITHIN_S):
+        await known.wait_ready(at, ordered)
+        nursery.start_soon(ask)
+        while (await known.sample(at)).running == 0:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await known.park(at)
+    (answer,) = answers
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    assert engine.poll() is None
+
+
+async def test_a_tensorfold_becomes_ready(rig):
+    tensorfold, ordered, at, _ = rig.start("tensorfold")
+    with trio.fail_after(WITHIN_S):
+        assert await tensorfold.wait_ready(at, ordered) is None
+        sample = await tensorfold.sample(at)
+        assert (sample.running, sample.waiting, sample.kv_usage_ratio) == (0, 0, 0)
+        with pytest.raises(ParkRefused):
+            await tensorfold.park(at)
 
 
 async def test_a_llama_server_becomes_ready(rig):
@@ -115,7 +196,7 @@ async def test_a_llama_server_becomes_ready(rig):
     assert (sample.running, sample.waiting, sample.kv_usage_ratio) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("family", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("family", ["vllm", "llamacpp", "sglang", "tensorfold"])
 async def test_another_served_name_is_noticed(rig, family):
     known, ordered, at, _ = rig.start(family, wrong_model_name=True)
     with trio.fail_after(WITHIN_S), pytest.raises(NotReady) as caught:
@@ -130,13 +211,14 @@ async def test_a_health_that_comes_too_early_is_not_believed(rig):
     assert patience.cancelled_caught
 
 
-async def test_a_refused_park_leaves_it_serving(rig):
-    vllm, ordered, at, _ = rig.start("vllm", level=2, refuses_park=True)
+@pytest.mark.parametrize("family", PARKING)
+async def test_a_refused_park_leaves_it_serving(rig, family):
+    known, ordered, at, _ = rig.start(family, level=2, refuses_park=True)
     with trio.fail_after(WITHIN_S):
-        await vllm.wait_ready(at, ordered)
+        await known.wait_ready(at, ordered)
         with pytest.raises(ParkRefused):
-            await vllm.park(at)
-        assert await look(vllm, at) is Activity.IDLE
+            await known.park(at)
+        assert await look(known, at) is Activity.IDLE
 
 
 @pytest.mark.parametrize(
@@ -144,14 +226,37 @@ async def test_a_refused_park_leaves_it_serving(rig):
     [("gibberish_after_wake", "wake_mismatch"), ("dies_on_wake", "wake_failed")],
 )
 @pytest.mark.parametrize("level", [1, 2])
-async def test_a_bad_wake_is_told(rig, level, fault, code):
-    vllm, ordered, at, _ = rig.start("vllm", level=level, **{fault: True})
+@pytest.mark.parametrize("family", PARKING)
+async def test_a_bad_wake_is_told(rig, family, level, fault, code):
+    known, ordered, at, _ = rig.start(family, level=level, **{fault: True})
     with trio.fail_after(WITHIN_S):
-        canary = await vllm.wait_ready(at, ordered)
-        await vllm.park(at)
+        canary = await known.wait_ready(at, ordered)
+        await known.park(at)
         with pytest.raises(EngineBroken) as caught:
-            await vllm.wake(at, canary=canary)
+            await known.wake(at, canary=canary)
     assert caught.value.code == code
+
+
+async def test_an_sglang_without_memory_for_its_wake_is_told_and_asked_once(rig):
+    """The trap is armed: short of memory the real one dies in the middle of the resume."""
+    sglang, ordered, at, engine = rig.start("sglang", level=2)
+    with trio.fail_after(WITHIN_S):
+        canary = await sglang.wait_ready(at, ordered)
+        await sglang.park(at)
+        stranger = Draw(
+            pid=os.getpid(),
+            start_ticks=start_ticks_of(os.getpid()),
+            gpu="gpu0",
+            bytes=23 * GIB,
+            ram_bytes=0,
+        )
+        room = {"gpu0": 24 * GIB, "system": 64 * GIB}
+        put_draw(rig.folder / "usage", stranger, room=room, unified=False)
+        with pytest.raises(EngineBroken) as caught:
+            await sglang.wake(at, canary=canary)
+        await trio.to_thread.run_sync(engine.wait)
+    assert (caught.value.code, engine.returncode) == ("wake_failed", -signal.SIGKILL)
+    assert rig.output().count("CUresult error: 2") == 1
 
 
 async def test_an_engine_that_died_is_gone(rig):

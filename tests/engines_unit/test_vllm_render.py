@@ -11,13 +11,29 @@ def render(scene="card", **settings):
     return family.render(order("vllm", devices=devices, **settings), port=8101, keys=KEYS)
 
 
-HEAD = ("/opt/vllm/bin/vllm", "serve", "/models/m")
+ENTRY = ("/opt/vllm/bin/python3", "-I", "/var/lib/capyctl/runtime/vllm_entry.py")
+HEAD = ("/models/m",)
 NETWORK = ("--host", "127.0.0.1", "--port", "8101", "--served-model-name", "m")
 PLAIN = (*HEAD, *NETWORK, "--max-num-seqs", "32", "--enable-per-request-metrics")
 
 
+def through_entry(*ours, then=()):
+    """The entry's command line: it is told how many of the tokens are capyctl's own."""
+    return (*ENTRY, str(len(ours)), *ours, *then)
+
+
 def test_the_shortest_command_line():
-    assert render("bare").argv == PLAIN
+    assert render("bare").argv == through_entry(*PLAIN)
+
+
+def test_a_simulated_engine_is_started_as_it_is():
+    rendered = render("bare", executable=("/py", "program", "vllm"), direct=True)
+    assert rendered.argv == ("/py", "program", "vllm", "serve", *PLAIN)
+
+
+def test_an_executable_with_leading_arguments_has_no_interpreter_beside_it():
+    with pytest.raises(ValueError, match="leading arguments"):
+        render("bare", executable=("/usr/bin/env", "vllm"))
 
 
 def test_a_parking_engine_with_everything_declared():
@@ -42,7 +58,7 @@ def test_a_parking_engine_with_everything_declared():
         profile_args=("--enable-chunked-prefill",),
         extra_args=("--seed", "7"),
     )
-    assert rendered.argv == (
+    assert rendered.argv == through_entry(
         *HEAD,
         *NETWORK,
         *("--max-model-len", "8192", "--max-num-seqs", "16"),
@@ -54,8 +70,7 @@ def test_a_parking_engine_with_everything_declared():
         "--enable-per-request-metrics",
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *("--reasoning-parser", "qwen3"),
-        "--enable-chunked-prefill",
-        *("--seed", "7"),
+        then=("--enable-chunked-prefill", "--seed", "7"),
     )
 
 

@@ -1,5 +1,6 @@
 """The simulated SGLang: its surface, its keys, and how it parks, traps included."""
 
+import itertools
 import os
 import signal
 
@@ -75,7 +76,7 @@ async def test_the_native_stream_is_cumulative(machine):
         events = (await engine.post("/generate", request)).events()
 
     texts = [event["text"] for event in events[:-1]]
-    assert all(later.startswith(former) for former, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(former) for former, later in itertools.pairwise(texts))
     assert len(texts[0]) < len(texts[-1])
 
 
