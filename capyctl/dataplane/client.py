@@ -20,6 +20,8 @@ RECV_BYTES = 64 * 1024
 KEPT_MAX = 64 * 1024
 """Bytes of later requests that are read while one is answered."""
 LINGER_BYTES_MAX = 64 * 1024 * 1024
+PUT_OFF_MAX = 16 * 1024
+"""Larger pieces are sent at once, so that a slow client holds its engine up."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -48,6 +50,7 @@ class Client:
         "_head_timeout_s",
         "_limits",
         "_poller",
+        "_put_off",
         "_unread",
         "_unsent",
         "armed_s",
@@ -91,6 +94,7 @@ class Client:
         self._limits = limits
         self._head_timeout_s = limits.head_timeout_s
         self._unsent: memoryview | None = None
+        self._put_off: bytes | None = None
         self._unread = True
         self._answering = False
 
@@ -148,6 +152,21 @@ class Client:
         if self._unsent is not None:
             self._unsent = memoryview(bytes(self._unsent) + data)
             return False
+        if self._put_off is not None:
+            self._put_off += data
+            return True
+        if len(data) > PUT_OFF_MAX:
+            return self._send(data)
+        self._put_off = data
+        self._poller.put_off(self._send_put_off)
+        return self._unsent is None
+
+    def _send_put_off(self) -> None:
+        data, self._put_off = self._put_off, None
+        if data is not None and self.gone is None:
+            self._send(data)
+
+    def _send(self, data: bytes) -> bool:
         try:
             sent = self.socket.send(data)
         except BlockingIOError:
@@ -182,6 +201,7 @@ class Client:
     def close(self, *, reset: bool = False) -> None:
         """Close it. ``reset``: so that the client cannot take what it has for an end."""
         self._alarms.disarm(self)
+        self._send_put_off()
         if reset and self.socket.fd >= 0:
             self.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.socket.close()

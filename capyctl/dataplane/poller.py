@@ -18,6 +18,8 @@ READABLE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLER
 WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 BATCH_MAX = 512
+SENDS_MAX = 8
+"""Sends that are put off together: each wakes its peer, but in a row they wake it once."""
 
 Callback = Callable[[], None]
 
@@ -75,13 +77,23 @@ class Poller:
     that its owner sees it end, and the others go on.
     """
 
-    __slots__ = ("_again", "_closing", "_dispatching", "_epoll", "_on_bug", "_sockets", "now_s")
+    __slots__ = (
+        "_again",
+        "_closing",
+        "_dispatching",
+        "_epoll",
+        "_on_bug",
+        "_sends",
+        "_sockets",
+        "now_s",
+    )
 
     def __init__(self, on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug
         self._epoll = select.epoll()
         self._sockets: dict[int, PolledSocket] = {}
         self._again: list[Callback] = []
+        self._sends: list[Callback] = []
         self._closing: list[socket.socket] = []
         self._dispatching = False
         self.now_s = trio.current_time()
@@ -111,6 +123,24 @@ class Poller:
         """Call it in the next batch: for work that is cut short so that others get their turn."""
         self._again.append(callback)
 
+    def put_off(self, send: Callback) -> None:
+        """Have ``send`` called within this batch, at once when no batch is being served."""
+        if not self._dispatching:
+            send()
+            return
+        self._sends.append(send)
+        if len(self._sends) >= SENDS_MAX:
+            self._send()
+
+    def _send(self) -> None:
+        while self._sends:
+            sends, self._sends = self._sends, []
+            for send in sends:
+                try:
+                    send()
+                except Exception as error:
+                    self._on_bug(error)
+
     async def run(self) -> None:
         clock_now = trio.lowlevel.current_clock().current_time
         poll, fd = self._epoll.poll, self._epoll.fileno()
@@ -123,6 +153,7 @@ class Poller:
             self._dispatching = True
             try:
                 self._dispatch(poll(0, BATCH_MAX))
+                self._send()
             finally:
                 self._end_batch()
 

@@ -31,6 +31,8 @@ class EngineLink:
 
     __slots__ = (
         "_on_change",
+        "_poller",
+        "_request",
         "_unsent",
         "connected",
         "drop",
@@ -42,8 +44,12 @@ class EngineLink:
         "used_count",
     )
 
-    def __init__(self, polled: PolledSocket, gate: Gate, endpoint: Endpoint) -> None:
+    def __init__(
+        self, poller: Poller, polled: PolledSocket, gate: Gate, endpoint: Endpoint
+    ) -> None:
         self.socket = polled
+        self._poller = poller
+        self._request = b""
         self.gate = gate
         self.endpoint = endpoint
         self.connected = False
@@ -57,7 +63,7 @@ class EngineLink:
 
     @property
     def all_sent(self) -> bool:
-        return not self._unsent
+        return not self._unsent and not self._request
 
     def send(self, head: bytes, body: Body) -> None:
         """Send a request; what does not fit now goes when the engine takes it.
@@ -65,23 +71,28 @@ class EngineLink:
         A failure is noted in `error` and told like any event of the connection.
         """
         if len(body) <= JOINED_MAX:
-            request = head + body
-            try:
-                sent = self.socket.send(request)
-            except OSError:
-                sent = 0
-            if sent == len(request):
-                return
-            self._unsent = [memoryview(request)[sent:]]
+            self._request = head + body
+            self._poller.put_off(self._send_whole)
         else:
             self._unsent = [memoryview(head), memoryview(body)]
-        self._send_more()
-        if self._unsent:
-            self.socket.on_writable = self._send_more
+            self._send_more()
 
-    def was_reset(self) -> bool:
-        """Whether the engine's side refused bytes of ours: it closed without having read them."""
-        if self.error in _RESETS:
+    def _send_whole(self) -> None:
+        request, self._request = self._request, b""
+        if self.socket.fd < 0:
+            return
+        try:
+            sent = self.socket.send(request)
+        except OSError:
+            sent = 0
+        if sent < len(request):
+            self._unsent = [memoryview(request)[sent:]]
+            self._send_more()
+
+    def is_unread(self) -> bool:
+        """Whether the engine has surely not read the request: it closed before it was sent, or
+        its side refused bytes of it."""
+        if self._request or self.error in _RESETS:
             return True
         return self.socket.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _RESETS
 
@@ -112,6 +123,7 @@ class EngineLink:
                 if unsent and sent:
                     unsent[0] = unsent[0][sent:]
         except BlockingIOError:
+            self.socket.on_writable = self._send_more
             return
         except OSError as error:
             self.error = error.errno or errno.EIO
@@ -184,7 +196,7 @@ class EnginePool:
             code = raw.connect_ex((endpoint.host, endpoint.port))
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
-            link = EngineLink(self._poller.add(raw), lease.gate, endpoint)
+            link = EngineLink(self._poller, self._poller.add(raw), lease.gate, endpoint)
         except OSError:
             raw.close()
             raise

@@ -362,7 +362,7 @@ class Relay:
 
     def _broke(self, why: str) -> None:
         untouched = self.head is None and not self._head_bytes
-        if untouched and self._link.used_count and self._link.was_reset():
+        if untouched and self._link.used_count and self._link.is_unread():
             self.stop(End.STALE)
             return
         when = "before its answer" if self.head is None else "in the middle of its answer"
