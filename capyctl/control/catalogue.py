@@ -9,7 +9,7 @@ import attrs
 from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
 from capyctl.control.deployment import DeploymentActor, DeploymentNeeds, Resolver
-from capyctl.control.replies import answer, fail
+from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
 from capyctl.domain.checkpoints import CheckpointRecord
 from capyctl.domain.errors import Refused
@@ -100,7 +100,8 @@ class CatalogueActor(Actor[m.CatalogueMessage]):
         taken = self._taken(None, spec.name, spec.routes)
         if taken is not None:
             text = f"`{taken}` already belongs to another deployment"
-            fail(reply, Refused("route_conflict", text))
+            refused = Refused("route_conflict", text)
+            await refuse(self._world.store, reply, refused, message.receipt)
             return
         moment = self._world.moment()
         made = Deployment(

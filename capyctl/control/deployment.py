@@ -6,19 +6,21 @@ from typing import Any, Protocol, assert_never
 
 import attrs
 
-from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
+from actors import Actor, Ref, ReplyTo, Supervisor
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
+from capyctl.control.awaiting import Awaiting
 from capyctl.control.idling import Idling
 from capyctl.control.instance import InstanceNeeds
-from capyctl.control.making import maker
+from capyctl.control.making import Making
 from capyctl.control.measuring import Measuring
 from capyctl.control.occupancy import gone, occupancy
-from capyctl.control.replies import answer, fail
+from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
 from capyctl.domain.checkpoints import CheckpointFacts, DigestState
-from capyctl.domain.errors import Refused
+from capyctl.domain.errors import InferenceRefusal, Refused
 from capyctl.domain.events import Receipt
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
+from capyctl.domain.operations import Operation
 from capyctl.domain.receipts import action_receipt, configuration_receipt
 from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import NeedFit, check_revision, decide
@@ -26,7 +28,7 @@ from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
 from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
-from capyctl.machines.progress import activation_refusal, progress
+from capyctl.machines.progress import activation_refusal, preinitialize_refused, progress
 from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
 from capyctl.machines.setting_off import Accepted
@@ -34,7 +36,6 @@ from capyctl.messages import deployment as m
 from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
 from capyctl.messages.placement import AskFit
 
-ANSWER_S = 10.0
 STEPS_MAX = 64
 """Bound on the steps that one message may set off; more would be a loop in the rules."""
 
@@ -60,14 +61,6 @@ class DeploymentNeeds:
     idle: IdlePolicy = attrs.field(factory=IdlePolicy)
 
 
-@attrs.frozen(kw_only=True)
-class Asked:
-    """An accepted-in-principle action that waits for placement's answer."""
-
-    action: m.Act
-    reply: ReplyTo | None
-
-
 class DeploymentActor(Actor[m.DeploymentMessage]):
     """One deployment. Decisions are in `machines`; this commits and tells."""
 
@@ -77,8 +70,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._needs = needs
         self._world = needs.world
         self._directory = needs.world.directory
-        self._asked: dict[str, Asked] = {}
-        self._claims: dict[str, tuple[m.Replace, ReplyTo | None]] = {}
+        self._awaiting = Awaiting(self.timers)
+        self._making: Making | None = None
         self._idling = Idling(needs.world, needs.idle)
         self._measuring = Measuring(self, needs.world, needs.measure_host)
         self._wanted = False
@@ -96,6 +89,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._instance_ref(index)
         for index in self._directory.instances.get(self.id, {}):
             self._instance_ref(index)
+        self._tell_occupancy()
         self._tell_again()
         self._measuring.begin(self.data)
         await self._go_on()
@@ -105,18 +99,17 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.Act():
                 await self._act(message, self.reply_to(), None)
             case m.FitAnswered():
-                self.timers.cancel(f"answer/{message.request}")
-                asked = self._asked.pop(message.request, None)
-                if asked is not None:
-                    await self._act(asked.action, asked.reply, message)
+                asked = self._awaiting.take(message.request)
+                if asked is not None and isinstance(asked[0], m.Act):
+                    await self._act(asked[0], asked[1], message)
             case m.Replace():
-                self._claim(message)
+                await self._claim(message)
             case m.RoutesGranted():
                 await self._replace(message)
             case m.RoutesRefused():
                 self._refuse_claim(message)
             case m.InstanceChanged():
-                self._instance_changed(message)
+                await self._instance_changed(message)
             case m.SourceMoved() | m.CheckpointMeasured() | m.CheckpointUnmeasured():
                 await self._checkpoint(message)
             case m.DemandArose():
@@ -152,12 +145,11 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         try:
             decision = decide(self.picture(), action, moment, fit=fit)
         except Refused as refused:
-            fail(reply, refused)
+            await refuse(self._world.store, reply, refused, action.receipt)
             return
         if isinstance(decision, NeedFit):
             request = self._world.ids.ulid()
-            self._asked[request] = Asked(action=action, reply=reply)
-            self._expect_answer(request)
+            self._awaiting.expect(request, action, reply)
             self._world.tell(
                 self._needs.placement,
                 AskFit(
@@ -215,6 +207,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._world.tell(self._instance_ref(index), message)
         for retired in accepted.removes:
             self._forget(retired)
+        if self.id in self._directory.deployments and self.data.preinitialize is not None:
+            self._look_at_deadline(self.data.preinitialize)
         if accepted.deleted:
             self._delete()
 
@@ -222,26 +216,35 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         for instance in list(self._directory.instance_refs):
             if instance.deployment == self.id:
                 self._forget(instance)
+        admission = self._directory.admission(self.id)
+        admission.refusal = InferenceRefusal(
+            code="unknown_model", message="this model was deleted while the request waited"
+        )
+        admission.refuse_waiting(admission.refusal)
         self._world.tell(self._needs.catalogue, Deleted(deployment=self.id))
         self.stop()
 
     def _forget(self, instance: InstanceId) -> None:
         self._world.tell(self._needs.placement, gone(instance))
-        self._needs.instances.stop_soon(f"instance/{instance}")
-        self._directory.forget_instance(instance)
+        self._made.forget(instance)
+
+    def _look_at_deadline(self, operation: Operation) -> None:
+        """A preinitialize ends at its deadline even when none of its instances moves."""
+        assert operation.deadline_at_ms is not None
+        left_s = max(0.0, (operation.deadline_at_ms - self._world.clock.wall_ms()) / 1000)
+        self.timers.set("preinitialize", left_s, m.LookAgain(why="deadline"))
 
     # -- replace -----------------------------------------------------------------------------
 
-    def _claim(self, message: m.Replace) -> None:
+    async def _claim(self, message: m.Replace) -> None:
         """Names and routes come before the rest: only the catalogue gives them out."""
         try:
             check_revision(self.data, message.expected_revision)
         except Refused as refused:
-            fail(self.reply_to(), refused)
+            await refuse(self._world.store, self.reply_to(), refused, message.receipt)
             return
         claim = self._world.ids.ulid()
-        self._claims[claim] = (message, self.reply_to())
-        self._expect_answer(claim)
+        self._awaiting.expect(claim, message, self.reply_to())
         self._world.tell(
             self._needs.catalogue,
             ClaimRoutes(
@@ -252,35 +255,29 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             ),
         )
 
-    def _expect_answer(self, request: str) -> None:
-        """Placement and the catalogue answer at once; one that failed meanwhile never does."""
-        self.timers.set(f"answer/{request}", ANSWER_S, m.Unanswered(request=request))
-
     def _give_up(self, request: str) -> None:
-        asked = self._asked.pop(request, None)
-        claim = self._claims.pop(request, None)
-        reply = asked.reply if asked is not None else claim[1] if claim is not None else None
+        waited = self._awaiting.take(request)
         text = "A part of capyctl was restarted meanwhile; send the same request again"
-        fail(reply, Refused("reconciliation_required", text))
+        if waited is not None:
+            fail(waited[1], Refused("reconciliation_required", text))
 
     def _refuse_claim(self, message: m.RoutesRefused) -> None:
-        if message.claim not in self._claims:
-            return
-        _, reply = self._claims.pop(message.claim)
-        self.timers.cancel(f"answer/{message.claim}")
+        claimed = self._awaiting.take(message.claim)
         text = f"`{message.route}` already belongs to another deployment"
-        fail(reply, Refused("route_conflict", text))
+        if claimed is not None:
+            fail(claimed[1], Refused("route_conflict", text))
 
     async def _replace(self, granted: m.RoutesGranted) -> None:
-        if granted.claim not in self._claims:
+        claimed = self._awaiting.take(granted.claim)
+        if claimed is None or not isinstance(claimed[0], m.Replace):
+            self._keep_routes()
             return
-        message, reply = self._claims.pop(granted.claim)
-        self.timers.cancel(f"answer/{granted.claim}")
+        message, reply = claimed[0], claimed[1]
         moment = self._world.moment()
         try:
             accepted = decide_replace(self.picture(), message, moment)
         except Refused as refused:
-            fail(reply, refused)
+            await refuse(self._world.store, reply, refused, message.receipt)
         else:
             assert accepted.answers is not None
             response = configuration_receipt(
@@ -290,14 +287,16 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 checkpoint_digest=accepted.deployment.checkpoint.state.value,
             )
             await self._accept(accepted, message.receipt, response, reply)
-        spec = self.data.spec
-        self._world.tell(
-            self._needs.catalogue,
-            KeepRoutes(deployment=self.id, name=spec.name, routes=spec.routes),
-        )
+        self._keep_routes()
         self._measuring.begin(self.data)
-        for index in range(spec.instances):
+        for index in range(self.data.spec.instances):
             self._instance_ref(index)
+
+    def _keep_routes(self) -> None:
+        """Whatever was claimed: these are ours from now on, and no others."""
+        spec = self.data.spec
+        kept = KeepRoutes(deployment=self.id, name=spec.name, routes=spec.routes)
+        self._world.tell(self._needs.catalogue, kept)
 
     # -- the model's files -------------------------------------------------------------------
 
@@ -319,28 +318,29 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
     # -- instances ---------------------------------------------------------------------------
 
     def _instance_ref(self, index: int) -> Ref[Any]:
-        """The instance's actor, started at first use."""
-        id = InstanceId(self.id, index)
-        found = self._directory.instance_refs.get(id)
-        if found is not None:
-            return found
-        needs = InstanceNeeds(
-            world=self._world, placement=self._needs.placement, deployment=self.ref
-        )
-        ref = self._needs.instances.start_soon(
-            ChildSpec(name=f"instance/{id}", make=maker(id, needs))
-        )
-        self._directory.instance_refs[id] = ref
-        return ref
+        return self._made.ref(InstanceId(self.id, index))
+
+    @property
+    def _made(self) -> Making:
+        if self._making is None:
+            needs = InstanceNeeds(
+                world=self._world, placement=self._needs.placement, deployment=self.ref
+            )
+            self._making = Making(self._directory, self._needs.instances, needs)
+        return self._making
 
     def _tell_again(self) -> None:
         """Accepted work that no instance has taken up: its message was lost with a crash."""
         for index, message in lost_messages(self.picture()):
             self._world.tell(self._instance_ref(index), message)
 
-    def _instance_changed(self, message: m.InstanceChanged) -> None:
+    async def _instance_changed(self, message: m.InstanceChanged) -> None:
         if message.moved:
             self._tell_occupancy()
+        if message.park_failed is not None:
+            given_up = preinitialize_refused(self.picture(), message)
+            if given_up is not None:
+                await self._store_quietly(given_up)
         if not message.start_failed:
             return
         picture = self.picture()

@@ -55,8 +55,10 @@ class Directory:
         match record:
             case Deployment():
                 self.deployments[record.id] = record
-            case Instance():
+            case Instance() if record.id.deployment in self.deployments:
                 self.instances.setdefault(record.id.deployment, {})[record.id.index] = record
+            case Instance():
+                return  # Of a deployment that is no more.
             case Operation():
                 mine = self.open_operations.setdefault(record.deployment, {})
                 if record.open:

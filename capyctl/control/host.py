@@ -10,25 +10,40 @@ from typing import Protocol
 import attrs
 import trio
 
-from capyctl.contracts.checkpoints import Checkpoints, Progress, Sources, Unfetchable
-from capyctl.contracts.engines import Control, Family, LaunchKeys, NotReady, ParkRefused
+from capyctl.contracts.checkpoints import (
+    Checkpoints,
+    Progress,
+    Sources,
+    Unfetchable,
+    Unmeasurable,
+)
+from capyctl.contracts.engines import (
+    Control,
+    EngineBroken,
+    Family,
+    LaunchKeys,
+    NotReady,
+    ParkRefused,
+)
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import EndOutcome, LaunchRefused, ParkProof
 from capyctl.contracts.processes import Command, Processes, SpawnFailed
+from capyctl.control.memory_watch import PARK_PROOF_S, MemoryWatch
 from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
 from capyctl.domain.identity import ExitStatus
-from capyctl.domain.ids import DomainName, LaunchId
-from capyctl.domain.launches import Endpoint, LaunchOrder, LaunchRecord
-from capyctl.domain.specs import Residency
+from capyctl.domain.ids import LaunchId
+from capyctl.domain.launches import (
+    Endpoint,
+    Installation,
+    LaunchOrder,
+    LaunchRecord,
+    ModelFiles,
+)
+from capyctl.domain.specs import Charges, Residency
 
-PARK_PROOF_S = 30.0
-"""How long freed memory may take to show after a park."""
-PARK_POLL_S = 0.1
 IDLE_POLL_S = 0.25
 PROOF_S = 5.0
-FREED_SHARE_MIN = 0.5
-"""A park that frees less than this share of what the engine used has not parked."""
 
 
 class Ports(Protocol):
@@ -69,10 +84,19 @@ class LocalHost:
     sources: Sources | None = None
     """None: nothing is fetched from elsewhere."""
     raw_logs: bool = False
-    before_launch: Callable[[LaunchOrder], None] = attrs.field(default=lambda _: None)
-    """What must be true on disk first; blocks, so it runs in a thread. Raises LaunchRefused."""
+    before_launch: Callable[[LaunchOrder], Installation | None] = attrs.field(
+        default=lambda _: None
+    )
+    """What must be true on disk first, and which files the engine has, where that is known.
+    Blocks, so it runs in a thread. Raises LaunchRefused."""
     extra_env: Callable[[LaunchOrder], Mapping[str, str]] = attrs.field(default=lambda _: {})
     """What a simulated machine adds to an engine's environment."""
+    watch: MemoryWatch = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.watch = MemoryWatch(
+            machine=self.machine, shape=self.machine_shape, processes=self.processes
+        )
 
     def shape(self) -> MachineShape:
         return self.machine_shape
@@ -93,19 +117,36 @@ class LocalHost:
                 f"this release cannot launch {order.engine.family}",
                 permanent=True,
             )
-        await trio.to_thread.run_sync(self.before_launch, order)
+        await self._check_files(order.files)
+        installation = await trio.to_thread.run_sync(self.before_launch, order)
+        await self.watch.expect(order.launch)
         try:
             port = self.ports.lease()
         except OSError as problem:
+            self.watch.forget(order.launch)
             raise LaunchRefused("port_conflict", str(problem), permanent=False) from problem
         prepared = False
         try:
             record = await self._spawn(family, order, port)
             prepared = True
-            return record
+            return attrs.evolve(record, installation=installation)
         finally:
             if not prepared:
+                self.watch.forget(order.launch)
                 self.ports.release(port)
+
+    async def _check_files(self, files: ModelFiles | None) -> None:
+        """Whether the model's files are what was measured; cheap while none has changed."""
+        if files is None:
+            return
+        try:
+            found = await self.checkpoints.digest(files.path)
+        except Unmeasurable as problem:
+            detail = f"the model's files could not be compared: {problem}"
+            raise LaunchRefused("checkpoint_unverified", detail, permanent=False) from problem
+        if found != files.digest:
+            detail = f"the files' digest is {found}, measured was {files.digest}"
+            raise LaunchRefused("checkpoint_mismatch", detail, permanent=True)
 
     async def _spawn(self, family: Family, order: LaunchOrder, port: int) -> LaunchRecord:
         keys = launch_keys(self.secret, order.launch)
@@ -138,6 +179,9 @@ class LocalHost:
             served_name=order.engine.served_name,
             residency=order.residency,
             model_path=order.engine.model_path,
+            device_uuids=order.device_uuids,
+            ready={} if order.charges is None else order.charges.ready,
+            files=order.files,
         )
 
     async def run(self, record: LaunchRecord) -> None:
@@ -148,66 +192,82 @@ class LocalHost:
 
     async def discard(self, record: LaunchRecord) -> None:
         await self.processes.discard(record.launch)
+        self.watch.forget(record.launch)
         self.ports.release(record.port)
 
     async def wait_ready(self, record: LaunchRecord, order: LaunchOrder | None) -> str | None:
         self.ports.reserve(record.port)
-        try:
-            return await self._family(record).wait_ready(self._control(record), order)
-        except NotReady as refused:
-            raise LaunchRefused(refused.code, refused.detail, permanent=True) from refused
+        canary: str | None = None
+        async with trio.open_nursery() as looking:
+            looking.start_soon(self.watch.follow, record)
+            try:
+                canary = await self._family(record).wait_ready(self._control(record), order)
+            except NotReady as refused:
+                problem: NotReady | None = refused
+            else:
+                problem = None
+            looking.cancel_scope.cancel()
+        if problem is not None:
+            raise LaunchRefused(problem.code, problem.detail, permanent=True) from problem
+        await self.watch.finish(record)
+        return canary
+
+    def start_peak(self, record: LaunchRecord) -> Charges:
+        return self.watch.peak(record)
 
     async def wait_exit(self, record: LaunchRecord) -> ExitStatus:
-        return await self.processes.wait_exit(record.process)
+        found: list[ExitStatus] = []
+
+        async def leader() -> None:
+            found.append(await self.processes.wait_exit(record.process))
+            race.cancel_scope.cancel()
+
+        async def workers() -> None:
+            pid = await self.watch.worker_gone(record)
+            found.append(ExitStatus(exit_code=None, worker_pid=pid))
+            race.cancel_scope.cancel()
+
+        async with trio.open_nursery() as race:
+            race.start_soon(leader)
+            race.start_soon(workers)
+        return found[0]
 
     def is_running(self, record: LaunchRecord) -> bool:
         return self.processes.is_running(record.process)
 
     async def park(self, record: LaunchRecord) -> ParkProof:
         """Park, then wait until the memory is seen free: an engine's word is not enough."""
-        before = await self._used_bytes(record)
-        control = self._control(record)
-        await self._family(record).park(control)
-        if before is None or before == 0:
-            return ParkProof(residue={})
-        used = before
-        with trio.move_on_after(PARK_PROOF_S):
-            while True:
-                used = await self._used_bytes(record) or 0
-                if used <= before * (1.0 - FREED_SHARE_MIN):
-                    break
-                await trio.sleep(PARK_POLL_S)
-        if used > before * (1.0 - FREED_SHARE_MIN):
-            await self._unpark(record, before, used)
-        return ParkProof(residue=self._residue(record, used))
-
-    async def _unpark(self, record: LaunchRecord, before: int, used: int) -> None:
-        """It says it parked, and nothing came free: take it back, so that it serves on."""
-        await self._family(record).wake(self._control(record), canary=record.canary)
-        raise ParkRefused(f"the engine reported a park, but still uses {used} of {before} bytes")
-
-    def _residue(self, record: LaunchRecord, used: int) -> dict[DomainName, int]:
-        del record
-        devices = [g.domain for g in self.machine_shape.gpus]
-        return {devices[0]: used} if len(devices) == 1 else {}
-
-    async def _used_bytes(self, record: LaunchRecord) -> int | None:
-        """Device bytes of the launch's processes; None where the driver does not tell."""
-        sample = await self.machine.sample()
-        if not sample.used_by_pid:
-            return None
-        pids = self.processes.group_members(record.process)
-        return sum(sample.used_by_pid.get(pid, 0) for pid in pids)
+        with self.watch.moving():
+            before = await self.watch.held(record)
+            await self._family(record).park(self._control(record))
+            proof = await self.watch.freed(record, before)
+            if proof is None:
+                # Take it back, so that it serves on.
+                await self._family(record).wake(self._control(record), canary=record.canary)
+                left, _ = await self.watch.held(record)
+                raise ParkRefused(
+                    f"the engine reported a park, but of {before[0]} bytes too few came free "
+                    f"within {PARK_PROOF_S:.0f} s; it uses {left} again"
+                )
+            return proof
 
     async def wake(self, record: LaunchRecord) -> None:
-        await self._family(record).wake(self._control(record), canary=record.canary)
+        if record.residency is Residency.DEEP:
+            try:
+                await self._check_files(record.files)
+            except LaunchRefused as refused:
+                raise EngineBroken(refused.code, refused.detail) from refused
+        with self.watch.moving():
+            await self._family(record).wake(self._control(record), canary=record.canary)
 
     async def end(self, record: LaunchRecord, *, grace_s: float, idle_s: float) -> EndOutcome:
         if idle_s > 0 and self.is_running(record) and not await self._idle(record, idle_s):
             return EndOutcome.BUSY
-        gone = await self.processes.end(record.process, grace_s=grace_s, proof_s=PROOF_S)
+        with self.watch.moving():
+            gone = await self.processes.end(record.process, grace_s=grace_s, proof_s=PROOF_S)
         if not gone:
             return EndOutcome.UNPROVEN
+        self.watch.forget(record.launch)
         self.ports.release(record.port)
         return EndOutcome.GONE
 

@@ -18,7 +18,7 @@ from capyctl.control.books import reserve_for
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
-from capyctl.domain.operations import OperationKind
+from capyctl.domain.operations import OperationKind, OperationState
 from capyctl.machines import instance as e
 from capyctl.machines.instance import Instance
 from capyctl.machines.instance_table import step
@@ -106,6 +106,8 @@ class InstanceActor(Actor[m.InstanceMessage]):
         failed = any(
             o.kind in _STARTS and (o.given_up or o.error_code is not None) for o in done.operations
         )
+        parks = [o for o in done.operations if o.kind is OperationKind.PARK and not o.open]
+        refused = [o.reason or "" for o in parks if o.state is not OperationState.SUCCEEDED]
         self._world.tell(
             self._needs.deployment,
             InstanceChanged(
@@ -113,6 +115,7 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 cause=self.one.cause,
                 ended=tuple(o.id for o in done.operations if not o.open),
                 start_failed=failed,
+                park_failed=refused[0] if refused else None,
                 moved=before.state is not self.one.state,
             ),
         )
@@ -323,10 +326,11 @@ class InstanceActor(Actor[m.InstanceMessage]):
         self.spawn(self._settle, self.one.launch)
 
     async def _settle(self, record: LaunchRecord) -> None:
+        host = self._host
         try:
             while self._gate.unproven_count > 0 and self.one.launch == record:
                 await trio.sleep(SETTLE_POLL_S)
-                sample = await self._host.sample_engine(record)
+                sample = await host.sample_engine(record)
                 running = None if sample is None else sample.running + sample.waiting
                 if running is not None and running <= self._gate.lease_count:
                     self._gate.settle_unproven()

@@ -18,7 +18,7 @@ from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import Entry, charge, free, hold, withdraw
 from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, Wanted, commit, plan
 from capyctl.ledger.victims import Occupant
-from capyctl.machines.switch import WINDOW_S, SwitchEvent
+from capyctl.machines.switch import WINDOW_S, SwitchEvent, SwitchState
 from capyctl.messages import placement as m
 from capyctl.messages.deployment import FitAnswered
 from capyctl.messages.instance import Reserved, ReserveRefused, ReserveWaits
@@ -112,8 +112,8 @@ class PlacementActor(Actor[m.PlacementMessage]):
 
     async def _occupied(self, message: m.Occupy) -> None:
         if message.gone:
+            # What it held it gave back itself; this may come after its index is used anew.
             self._books.occupancy.pop(message.instance, None)
-            await self._freed(message.instance)
             return
         self._books.occupancy[message.instance] = message
 
@@ -135,24 +135,35 @@ class PlacementActor(Actor[m.PlacementMessage]):
             instance=reserve.instance, phase=reserve.phase, candidates=reserve.candidates
         )
         mine = self._books.turn_of(ask)
+        if mine is not None and mine.switch.state is SwitchState.ADMISSION_CLOSED:
+            return  # Its victims are on their way out.
         beside = None if mine is not None else self._promised(reserve)
         found = plan(
             self._books.ledger,
             wanted,
             self._occupants(),
-            may_evict=reserve.may_evict and mine is None,
+            may_evict=mine is None and self._may_switch(waiting),
             foreign=self._books.foreign(),
             beside=beside,
         )
         match found:
             case Fits():
                 self._grant(ask, reserve, wanted, found)
+                if mine is not None and mine.switch.state is SwitchState.PLANNED:
+                    # Room came by itself before anybody was moved.
+                    await self._turns.step(mine, SwitchEvent.TARGET_UP)
             case FitsAfter():
                 if found.candidate.host not in self._books.turns:
                     await self._switch(ask, waiting, wanted, found)
             case NoRoom():
                 if mine is None:
                     self._no_room(ask, waiting, found)
+
+    def _may_switch(self, waiting: Waiting) -> bool:
+        """An operator's start that had its rounds waits in line; a request is refused then."""
+        if not waiting.reserve.may_evict:
+            return False
+        return waiting.reserve.for_request or waiting.rounds_count < ROUNDS_MAX
 
     def _promised(self, reserve: m.Reserve) -> Entry | None:
         """The charge of a turn under way on a host this request could go to."""

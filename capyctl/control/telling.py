@@ -16,7 +16,8 @@ from capyctl.contracts.store import (
 from capyctl.control.directory import Directory
 from capyctl.domain.events import NewEvent, Receipt
 from capyctl.domain.ids import DeploymentId, InstanceId
-from capyctl.machines.deployment import Picture
+from capyctl.machines.deployment import Deployment, Picture
+from capyctl.machines.instance import Instance
 from capyctl.machines.observed import observed_instance
 
 
@@ -66,6 +67,7 @@ class TellingStore:
 
     def _tell(self, change: Change) -> Change:
         """No await: changes reach the inner store in the order in which they are told."""
+        change = self._without_orphans(change)
         places = [_place(event) for event in change.events]
         before = {place: self._shown(place) for place in places if place is not None}
         self._ahead.apply((Committed(change=change, events=()),))
@@ -80,6 +82,15 @@ class TellingStore:
                 before[place] = after
             events.append(event)
         return attrs.evolve(change, events=tuple(events))
+
+    def _without_orphans(self, change: Change) -> Change:
+        """What an instance still had to say when its deployment was deleted is not stored."""
+        known = {*self._ahead.deployments}
+        known |= {r.id for r in change.puts if isinstance(r, Deployment)}
+        kept = tuple(
+            r for r in change.puts if not isinstance(r, Instance) or r.id.deployment in known
+        )
+        return change if len(kept) == len(change.puts) else attrs.evolve(change, puts=kept)
 
     def _shown(self, place: InstanceId) -> str:
         deployment = self._ahead.deployments.get(place.deployment)

@@ -23,6 +23,8 @@ from capyctl.messages.instance import Evict
 SWITCH_S_MAX = 660.0
 """A drain of 30 s, then at most 600 s to park or stop, and some slack."""
 EVICTION_S = 900.0
+ROOM_S_MAX = 15.0
+"""How long freed memory may take to be seen free once all victims have gone."""
 WINDOW_POLL_S_MIN = 0.001
 
 
@@ -130,13 +132,23 @@ class Turns:
         return next((t for t in self._books.turns.values() if t.switch.id == id), None)
 
     async def timed_out(self, id: SwitchId) -> None:
-        """A victim took longer than a switch may."""
+        """A victim took longer than a switch may, or the room does not come."""
         turn = self._turn(id)
-        if turn is None or not turn.switch.left:
+        if turn is None:
+            return
+        if not turn.switch.left:
+            await self._too_little(turn)
             return
         slow = min(turn.switch.left, key=str)
         why = f"not parked or stopped within {SWITCH_S_MAX:.0f} s"
         await self.step(turn, sw.VictimStayed(slow, why))
+
+    async def _too_little(self, turn: Turn) -> None:
+        """All gave way, and there is still no room: the request gets another round."""
+        ask = turn.switch.ask
+        if ask in self._books.line:
+            await self.step(turn, SwitchEvent.TOO_LITTLE)
+            self._failed = [failed for failed in self._failed if failed[0] != ask]
 
     async def victim_gone(self, instance: InstanceId) -> None:
         for turn in list(self._books.turns.values()):
@@ -162,6 +174,9 @@ class Turns:
         if turn.switch.state is before.state:
             return
         await self._record(turn.switch)
+        if turn.switch.state is SwitchState.RELEASED:
+            late = m.SwitchTimedOut(switch=turn.switch.id)
+            self._timers.set(f"turn/{turn.switch.id}", ROOM_S_MAX, late)
         if turn.switch.state in sw.OVER:
             self._close(turn.switch)
 

@@ -50,6 +50,10 @@ class Operation:
     """One line for people, at most 512 bytes."""
     hint: str | None = None
     given_up: bool = False
+    cause: str | None = None
+    """Of a start: who wanted it, a value of `messages.instance.Cause`."""
+    may_evict: bool = False
+    """Of a start: whether others may be moved out of its way."""
     accepted_at_ms: int
     deadline_at_ms: int | None = None
     """Wall clock, milliseconds since 1970; None for work that was done when accepted."""

@@ -8,11 +8,13 @@ from typing import TypeAlias
 
 import attrs
 
+from capyctl.domain.devices import MemoryKind
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
 from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, shortage
-from capyctl.ledger.victims import Occupant, after_park, in_order, may_go, parked_room
+from capyctl.ledger.victims import Occupant, after_park, in_order, may_go, parked_shortage
+from capyctl.ledger.whole_host import host_is_empty, takes_whole_host, whole_host
 
 PLANS_MAX = 4096
 """Bound on the sets of victims that are looked at for one place."""
@@ -53,9 +55,8 @@ class NoRoom:
     hopeless: bool
     """Not even with every unprotected instance gone."""
 
-    @property
-    def reason(self) -> str:
-        return "no_host_fits: no machine can hold it" if self.short is None else str(self.short)
+    empty_host: bool = False
+    """Its start takes a whole host, which may hold nothing but parked models."""
 
 
 Plan: TypeAlias = Fits | FitsAfter | NoRoom
@@ -92,13 +93,37 @@ def plan(
 def _place_now(
     ledger: Ledger, wanted: Wanted, foreign: Foreign | None, beside: Entry | None
 ) -> Candidate | None:
-    fitting = []
-    for candidate in wanted.candidates:
-        charges = _with_promise(candidate.charges.of(wanted.phase), candidate, beside)
-        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
-        if short is None:
-            fitting.append(candidate)
+    fitting = [
+        place
+        for candidate in wanted.candidates
+        if (place := placed(ledger, candidate, wanted, foreign, beside)) is not None
+    ]
     return min(fitting, key=lambda c: _rank(ledger, c, wanted), default=None)
+
+
+def placed(
+    ledger: Ledger,
+    candidate: Candidate,
+    wanted: Wanted,
+    foreign: Foreign | None,
+    beside: Entry | None = None,
+) -> Candidate | None:
+    """``candidate`` with what it is to be charged there now; None when it does not fit.
+
+    A start whose placeholder is larger than its host takes all that is left of an empty one.
+    """
+    mine = wanted.instance
+    charges = candidate.charges.of(wanted.phase)
+    if takes_whole_host(ledger, candidate, wanted.phase):
+        if beside is not None or not host_is_empty(ledger, candidate.host, but=mine):
+            return None
+        ready = candidate.charges.ready
+        if shortage(ledger, candidate.host, ready, replaces=mine, foreign=foreign) is not None:
+            return None
+        return whole_host(ledger, candidate, but=mine)
+    charges = _with_promise(charges, candidate, beside)
+    short = shortage(ledger, candidate.host, charges, replaces=mine, foreign=foreign)
+    return candidate if short is None else None
 
 
 def _with_promise(charges: Charges, candidate: Candidate, beside: Entry | None) -> Charges:
@@ -162,7 +187,7 @@ def _victims(
         and may_go(o)
         and _touches(ledger.entries.get(o.instance), candidate, charges)
     ]
-    for chosen in itertools.islice(_sets(here), PLANS_MAX):
+    for chosen in itertools.chain(itertools.islice(_sets(here), PLANS_MAX), _prefixes(here)):
         for stops in (False, True):
             after, victims = _without(ledger, chosen, stop=stops)
             short = shortage(
@@ -173,15 +198,25 @@ def _victims(
     return None
 
 
-def _touches(entry: Entry | None, candidate: Candidate, charges: Charges) -> bool:
+def _in_the_way(
+    ledger: Ledger, entry: Entry | None, candidate: Candidate, wanted: Wanted
+) -> bool:
     if entry is None or entry.host != candidate.host:
         return False
-    return any(entry.charges.get(name, 0) > 0 for name in charges)
+    if takes_whole_host(ledger, candidate, wanted.phase) and entry.phase is not Phase.PARKED:
+        return True
+    return any(entry.charges.get(name, 0) > 0 for name in candidate.charges.of(wanted.phase))
 
 
 def _sets(occupants: Sequence[Occupant]) -> Iterator[tuple[Occupant, ...]]:
     for size in range(1, len(occupants) + 1):
         yield from itertools.combinations(occupants, size)
+
+
+def _prefixes(occupants: Sequence[Occupant]) -> Iterator[Sequence[Occupant]]:
+    """Past the bound: more and more of them, in their order, until all are gone."""
+    for size in range(1, len(occupants) + 1):
+        yield occupants[:size]
 
 
 def _without(
@@ -191,19 +226,30 @@ def _without(
     victims = []
     for occupant in chosen:
         entry = ledger.entries[occupant.instance]
-        parks = (
-            not stop
-            and occupant.parks
-            and occupant.state == "ready"
-            and parked_room(ledger, entry, occupant.parked)
-        )
+        why = None if stop else _why_stopped(ledger, entry, occupant)
+        parks = not stop and why is None and occupant.parks and occupant.state == "ready"
         if parks:
             ledger = hold(ledger, after_park(entry, occupant))
         else:
             ledger = free(ledger, occupant.instance)
         windowed = occupant.state == "ready" and not occupant.ready_elsewhere
-        victims.append(Victim(instance=occupant.instance, stop=not parks, windowed=windowed))
+        victims.append(
+            Victim(instance=occupant.instance, stop=not parks, windowed=windowed, why=why)
+        )
     return ledger, tuple(victims)
+
+
+def _why_stopped(ledger: Ledger, entry: Entry, occupant: Occupant) -> str | None:
+    """Why a victim that could park is stopped; None where it is parked, or never parks."""
+    if not occupant.parks or occupant.state != "ready":
+        return None
+    if occupant.grown:
+        return "parked_growth"
+    short = parked_shortage(ledger, entry, occupant.parked)
+    if short is None:
+        return None
+    beside = short.domain.kind is MemoryKind.DISTINCT
+    return "host RAM full" if beside else "no room to park"
 
 
 def _no_room(
@@ -218,14 +264,15 @@ def _no_room(
     for occupant in occupants.values():
         if not occupant.protected and occupant.instance != wanted.instance:
             bare = free(bare, occupant.instance)
+    wholes = [takes_whole_host(ledger, c, wanted.phase) for c in wanted.candidates]
     for candidate in wanted.candidates:
         charges = candidate.charges.of(wanted.phase)
         short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
         if short is not None and (nearest is None or _lack(short) < _lack(nearest)):
             nearest = short
-        if shortage(bare, candidate.host, charges, replaces=wanted.instance) is None:
+        if placed(bare, candidate, wanted, None) is not None:
             hopeless = False
-    return NoRoom(short=nearest, hopeless=hopeless)
+    return NoRoom(short=nearest, hopeless=hopeless, empty_host=bool(wholes) and all(wholes))
 
 
 def _lack(short: Shortage) -> int:

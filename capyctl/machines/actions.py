@@ -5,6 +5,7 @@ Numbered cases follow the management contract. Nothing here is committed or sent
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
@@ -143,8 +144,8 @@ def start(
             raise Refused("runtime_retained", "Every instance is already running")
         joined = _joined(picture, coming)
         return Accepted(
-            deployment=_lifted(picture.deployment),
-            tell=_unmark(picture, chosen),
+            deployment=_lifted(picture.deployment, chosen),
+            tell=_unmark(chosen),
             answers=joined,
             joined=True,
             victims=() if action.evict else None,
@@ -188,11 +189,13 @@ def _question(one: Instance, resolved: ResolvedSpec, phase: Phase) -> FitQuestio
     return FitQuestion(index=one.id.index, phase=phase, candidates=candidates)
 
 
-def _lifted(deployment: Deployment) -> Deployment:
-    return attrs.evolve(deployment, operator_stopped=False, desired=Desired.READY)
+def _lifted(deployment: Deployment, chosen: Iterable[Instance]) -> Deployment:
+    indexes = {one.id.index for one in chosen}
+    marked = tuple(index for index in deployment.marked if index not in indexes)
+    return attrs.evolve(deployment, operator_stopped=False, desired=Desired.READY, marked=marked)
 
 
-def _unmark(picture: Picture, chosen: list[Instance]) -> tuple[ToInstance, ...]:
+def _unmark(chosen: Iterable[Instance]) -> tuple[ToInstance, ...]:
     return tuple(
         (one.id.index, Mark(operator_stopped=False)) for one in chosen if one.operator_stopped
     )
@@ -207,8 +210,9 @@ def _accept_start(
     colds: list[Instance],
     fit: FitAnswered,
 ) -> Accepted:
+    chosen = [*colds, *wakes]
     begun = begin_starts(
-        _lifted(picture.deployment),
+        _lifted(picture.deployment, chosen),
         resolved,
         (*colds, *wakes),
         moment,
@@ -217,10 +221,9 @@ def _accept_start(
         may_evict=action.evict,
         switch=fit.switch,
     )
-    chosen = [*colds, *wakes]
     return attrs.evolve(
         begun,
-        tell=(*_unmark(picture, chosen), *begun.tell),
+        tell=(*_unmark(chosen), *begun.tell),
         victims=fit.victims if action.evict else None,
         switch=fit.switch if action.evict else None,
     )
@@ -309,13 +312,14 @@ def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
     begun = attrs.evolve(
         picture.deployment,
         operator_stopped=False,
+        marked=(),
         desired=Desired.PARKED,
         preinitialize=operation,
     )
     return Accepted(
         deployment=begun,
         operations=(operation,),
-        tell=_unmark(picture, list(picture.active)),
+        tell=_unmark(picture.active),
         answers=operation.id,
     )
 
@@ -324,7 +328,7 @@ def _delete(picture: Picture, moment: Moment) -> Accepted:
     """Only once nothing of it runs, is held, or is under way."""
     everyone = (*picture.active, *picture.retiring)
     busy = [one for one in everyone if one.state not in EMPTY or one.held or one.launch]
-    open_ones = [o for o in picture.operations.values() if not o.given_up]
+    open_ones = list(picture.operations.values())
     if busy or open_ones:
         what = (
             f"instance {busy[0].id.index} is {observed_instance(busy[0])}"
@@ -343,9 +347,6 @@ def _delete(picture: Picture, moment: Moment) -> Accepted:
         deadline_at_ms=None,
         state=OperationState.SUCCEEDED,
     )
-    given_up = tuple(
-        attrs.evolve(o, state=OperationState.FAILED) for o in picture.operations.values()
-    )
     told = NewEvent(
         kind="deployment_deleted",
         deployment=picture.deployment.id,
@@ -359,7 +360,7 @@ def _delete(picture: Picture, moment: Moment) -> Accepted:
     )
     return Accepted(
         deployment=picture.deployment,
-        operations=(operation, *given_up),
+        operations=(operation,),
         events=(told,),
         answers=operation.id,
         deleted=True,
@@ -378,9 +379,10 @@ def _one_instance(
     if action.action is ActionKind.START:
         return start(picture, action, moment, fit, indexes=frozenset({index}))
     one = picture.active[index]
+    marked = tuple(sorted({*picture.deployment.marked, index}))
     begun = begin_stops(
         picture,
-        picture.deployment,
+        attrs.evolve(picture.deployment, marked=marked),
         (one,),
         moment,
         Cause.OPERATOR,

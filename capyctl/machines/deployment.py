@@ -57,6 +57,8 @@ class Deployment:
     spec: DeploymentSpec
     desired: Desired = Desired.STOPPED
     operator_stopped: bool = False
+    marked: tuple[int, ...] = ()
+    """Instances that an operator stopped one by one."""
     checkpoint: CheckpointRecord = attrs.field(factory=CheckpointRecord)
     resolved: ResolvedSpec | None = None
     """None until the files are measured, or when the figures do not work out."""
@@ -85,10 +87,13 @@ class Picture:
     def active(self) -> tuple[Instance, ...]:
         """Instances that the configuration asks for, by index."""
         count = self.deployment.spec.instances
-        return tuple(
-            self.instances.get(i) or Instance(id=InstanceId(self.deployment.id, i))
-            for i in range(count)
-        )
+        return tuple(self._with_mark(i) for i in range(count))
+
+    def _with_mark(self, index: int) -> Instance:
+        """The mark counts from its acceptance on, before the instance's actor has read of it."""
+        one = self.instances.get(index) or Instance(id=InstanceId(self.deployment.id, index))
+        marked = index in self.deployment.marked
+        return one if one.operator_stopped is marked else attrs.evolve(one, operator_stopped=marked)
 
     @property
     def retiring(self) -> tuple[Instance, ...]:

@@ -29,6 +29,7 @@ from capyctl.machines.setting_off import (
     begins,
 )
 from capyctl.machines.table import Moment
+from capyctl.messages.deployment import InstanceChanged
 from capyctl.messages.instance import Cause
 
 
@@ -60,8 +61,11 @@ def _start_deadline_ms(resolved: ResolvedSpec, moment: Moment) -> int:
 
 def _retire(picture: Picture, moment: Moment) -> Accepted | None:
     for one in picture.retiring:
-        if one.state in EMPTY and one.operation is None and not begins(picture, one):
-            return Accepted(deployment=picture.deployment, removes=(one.id,))
+        owes = one.operation is not None or begins(picture, one) or picture.accepted(one)
+        if one.state in EMPTY and not owes:
+            marked = tuple(i for i in picture.deployment.marked if i != one.id.index)
+            kept = attrs.evolve(picture.deployment, marked=marked)
+            return Accepted(deployment=kept, removes=(one.id,))
         if _settled_up(one) and not picture.accepted(one):
             return begin_stops(
                 picture,
@@ -99,7 +103,8 @@ def _restart(picture: Picture, moment: Moment) -> Accepted | None:
         return None
     if one.state in EMPTY:
         rest = _restarted(deployment, head)
-        if not head.was_ready or one.operator_stopped or deployment.operator_stopped:
+        marked = head.index in deployment.marked
+        if not head.was_ready or marked or deployment.operator_stopped:
             return Accepted(deployment=rest)
         return begin_starts(
             deployment,
@@ -168,6 +173,15 @@ def _preinitialize(picture: Picture, moment: Moment) -> Accepted | None:
     return _end_preinitialize(picture, OperationState.SUCCEEDED, None)
 
 
+def preinitialize_refused(picture: Picture, message: InstanceChanged) -> Accepted | None:
+    """An instance that will not park ends the preinitialize: asking again would not help."""
+    operation = picture.deployment.preinitialize
+    if operation is None or message.cause is not Cause.PREINITIALIZE:
+        return None
+    why = f"instance {message.instance.index} did not park: {message.park_failed}"
+    return _end_preinitialize(picture, OperationState.FAILED, why)
+
+
 def _tried(one: Instance, operation: Operation) -> bool:
     """Whether the failed start belongs to this preinitialize."""
     del operation
@@ -177,7 +191,7 @@ def _tried(one: Instance, operation: Operation) -> bool:
 def _end_preinitialize(picture: Picture, state: OperationState, reason: str | None) -> Accepted:
     operation = picture.deployment.preinitialize
     assert operation is not None
-    ended = attrs.evolve(operation, state=state, reason=reason)
+    ended = attrs.evolve(operation, state=state, reason=None if reason is None else reason[:500])
     done = attrs.evolve(picture.deployment, preinitialize=None)
     return Accepted(deployment=done, operations=(ended,))
 

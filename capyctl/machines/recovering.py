@@ -6,7 +6,7 @@ from capyctl.domain.operations import Operation, OperationKind
 from capyctl.machines.deployment import Picture
 from capyctl.machines.instance import Instance
 from capyctl.machines.setting_off import ToInstance
-from capyctl.messages.instance import Cause, Park, Start, StartOrder, Stop
+from capyctl.messages.instance import Cause, Mark, Park, Start, StartOrder, Stop
 
 _STARTS = (OperationKind.INITIALIZE, OperationKind.RESTORE)
 _STOPS = (OperationKind.CLEANUP, OperationKind.UNARMED_STOP)
@@ -15,11 +15,16 @@ _STOPS = (OperationKind.CLEANUP, OperationKind.UNARMED_STOP)
 def lost_messages(picture: Picture) -> tuple[ToInstance, ...]:
     """Messages for operations that are open and that no instance's record knows.
 
-    They were accepted and committed; the crash came before the instance took them up. In
-    order of acceptance, as they were first told.
+    They were accepted and committed; the crash came before the instance took them up. Marks
+    come first, then work in order of acceptance, as it was first told.
     """
     known = picture.instances
     lost: list[tuple[int, str, ToInstance]] = []
+    marks: list[ToInstance] = []
+    for active in picture.active:
+        stored = known.get(active.id.index)
+        if active.operator_stopped is not (stored is not None and stored.operator_stopped):
+            marks.append((active.id.index, Mark(operator_stopped=active.operator_stopped)))
     for operation in picture.operations.values():
         index = operation.instance
         if index is None or operation.given_up:
@@ -30,7 +35,7 @@ def lost_messages(picture: Picture) -> tuple[ToInstance, ...]:
         message = _message(picture, operation)
         if message is not None:
             lost.append((operation.accepted_at_ms, operation.id, (index, message)))
-    return tuple(entry for _, _, entry in sorted(lost, key=lambda item: item[:2]))
+    return (*marks, *(entry for _, _, entry in sorted(lost, key=lambda item: item[:2])))
 
 
 def _has(one: Instance, operation: Operation) -> bool:
@@ -55,8 +60,8 @@ def _message(picture: Picture, operation: Operation) -> Start | Park | Stop | No
             residency=resolved.residency,
             candidates=resolved.candidates,
             windows=resolved.windows,
-            cause=Cause.OPERATOR,
-            may_evict=False,
+            cause=Cause.OPERATOR if operation.cause is None else Cause(operation.cause),
+            may_evict=operation.may_evict,
         )
         return Start(operation=operation, order=order)
     return None

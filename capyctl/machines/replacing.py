@@ -13,7 +13,7 @@ from capyctl.machines.actions import check_revision
 from capyctl.machines.deployment import EMPTY, Deployment, Picture, Restart
 from capyctl.machines.instance import InstanceState
 from capyctl.machines.observed import observed_instance
-from capyctl.machines.setting_off import Accepted, new_operation
+from capyctl.machines.setting_off import STARTS, Accepted, begins, new_operation
 from capyctl.machines.table import Moment
 from capyctl.messages.deployment import Replace
 
@@ -72,7 +72,8 @@ def decide_replace(picture: Picture, message: Replace, moment: Moment) -> Accept
 
 def _check_restartable(picture: Picture) -> None:
     for one in (*picture.active, *picture.retiring):
-        if one.state not in _RESTARTABLE or one.then is not None:
+        under_way = [o for o in picture.accepted(one) if o.kind not in STARTS]
+        if one.state not in _RESTARTABLE or one.then is not None or under_way:
             shown = observed_instance(one)
             raise Refused(
                 "runtime_retained",
@@ -81,12 +82,16 @@ def _check_restartable(picture: Picture) -> None:
 
 
 def _restarts(picture: Picture) -> tuple[Restart, ...]:
+    """What runs, is on its way, or is still to be started by an earlier replace."""
     running = (InstanceState.READY, InstanceState.QUEUED)
-    return tuple(
-        Restart(index=one.id.index, was_ready=one.state in running)
-        for one in picture.active
-        if one.state not in EMPTY
-    )
+    owed = {r.index for r in picture.deployment.restarts if r.was_ready}
+    found = []
+    for one in picture.active:
+        begun = begins(picture, one) or one.id.index in owed
+        if one.state not in EMPTY or begun:
+            was_ready = begun or one.state in running
+            found.append(Restart(index=one.id.index, was_ready=was_ready))
+    return tuple(found)
 
 
 def configuration_accepted(

@@ -17,6 +17,7 @@ from capyctl.machines.observed import observed_instance
 from capyctl.machines.table import Moment
 from capyctl.messages.instance import Cause, InstanceMessage, Park, Start, StartOrder, Stop
 
+STARTS = frozenset({OperationKind.INITIALIZE, OperationKind.RESTORE})
 ToInstance: TypeAlias = tuple[int, InstanceMessage]
 
 
@@ -39,8 +40,8 @@ class Accepted:
 
 
 def begins(picture: Picture, one: Instance) -> bool:
-    starts = (OperationKind.INITIALIZE, OperationKind.RESTORE)
-    return one.then is not None or any(o.kind in starts for o in picture.accepted(one))
+    """A start of it is accepted, and not begun yet."""
+    return one.then is not None or any(o.kind in STARTS for o in picture.accepted(one))
 
 
 def begin_starts(
@@ -63,8 +64,10 @@ def begin_starts(
         generation += 1
         cold = one.state in EMPTY
         kind = OperationKind.INITIALIZE if cold else OperationKind.RESTORE
-        operation = new_operation(
-            deployment.id, one.id.index, kind, moment, deadline_at_ms=deadline_at_ms
+        operation = attrs.evolve(
+            new_operation(deployment.id, one.id.index, kind, moment, deadline_at_ms=deadline_at_ms),
+            cause=cause.value,
+            may_evict=may_evict,
         )
         order = StartOrder(
             revision=deployment.revision,

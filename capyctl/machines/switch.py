@@ -51,6 +51,7 @@ class SwitchEvent(enum.Enum):
     WINDOW_OVER = "window_over"
     TARGET_UP = "target_up"
     TARGET_GONE = "target_gone"
+    TOO_LITTLE = "too_little"
 
 
 @attrs.frozen
@@ -93,7 +94,7 @@ def advance(switch: Switch, happened: Happening) -> Switch:
     1. The window is over: admission closes.
     2. The last victim has given way: there is room.
     3. A victim stayed: the switch failed; the others serve on or wake on demand.
-    4. The target is up: completed. It left before: failed.
+    4. The target is up: completed. It left before, or there is still no room for it: failed.
     """
     if switch.state in OVER:
         return switch
@@ -114,6 +115,9 @@ def advance(switch: Switch, happened: Happening) -> Switch:
             return attrs.evolve(switch, state=SwitchState.FAILED, failed_because=why)
         case SwitchEvent.TARGET_UP:
             return attrs.evolve(switch, state=SwitchState.COMPLETED)
+        case SwitchEvent.TOO_LITTLE:
+            why = "the room that was made is not enough"
+            return attrs.evolve(switch, state=SwitchState.FAILED, failed_because=why)
         case SwitchEvent.TARGET_GONE:
             why = switch.failed_because or "the model it was for did not start"
             return attrs.evolve(switch, state=SwitchState.FAILED, failed_because=why)

@@ -77,6 +77,8 @@ class InstanceChanged:
     """Operations that ended with it."""
     start_failed: bool = False
     """A start or wake failed, or was given up, in this very change."""
+    park_failed: str | None = None
+    """Why a park came to nothing in this very change; None when none did."""
     moved: bool = True
     """Its state is another one than before."""
 

@@ -1,0 +1,158 @@
+"""One life of the daemon in a world: the real control plane over the simulated outside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from actors import ChildSpec, Failure, Observer
+from capyctl.control.directory import Directory
+from capyctl.control.recover import ControlPlane, open_control
+from capyctl.control.sampler import SamplerActor
+from capyctl.control.surroundings import World
+from capyctl.control.telling import TellingStore
+from capyctl.machines.idling import IdlePolicy
+from capyctl.simulation.checks import Checks
+from capyctl.simulation.courier import Courier
+from capyctl.simulation.faults import Faults
+from capyctl.simulation.machine import HOST, WorldResolver
+from capyctl.simulation.names import WorldClock, WorldIds
+from capyctl.simulation.operator import Desk
+from capyctl.simulation.requests import Requests
+from capyctl.simulation.sim_host import HostDoor, SimHost
+from capyctl.simulation.sim_store import Disk, SimStore
+
+
+@attrs.frozen(kw_only=True)
+class Lasting:
+    """What outlives every daemon of a world."""
+
+    disk: Disk
+    host: SimHost
+    clock: WorldClock
+    ids: WorldIds
+    checks: Checks
+    chance: random.Random
+    idle: IdlePolicy
+
+
+class Failures(Observer):
+    """Every actor that fails by itself is a bug, unless the world made it fail."""
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self.ended = False
+
+    def exited(self, name: str, failure: Failure | None) -> None:
+        if failure is None or self.ended:
+            return
+        self._checks.note(f"{name} failed: {failure.type}")
+        if failure.type not in ("InjectedFailure", "RestartsExceeded"):
+            self._checks.fail(f"{failure}\n{failure.traceback}")
+
+
+@attrs.define(eq=False)
+class Session:
+    """A daemon that runs."""
+
+    store: SimStore
+    door: HostDoor
+    courier: Courier
+    directory: Directory
+    control: ControlPlane
+    desk: Desk
+    requests: Requests
+    clients: trio.Nursery
+    failures: Failures
+    over: trio.Event = attrs.field(factory=trio.Event)
+
+    def end(self) -> None:
+        """The process ends here, whatever it was doing."""
+        self.store.end()
+        self.door.leave()
+        self.courier.closed = True
+        self.failures.ended = True
+        self.clients.cancel_scope.cancel()
+        self.over.set()
+
+    def calm(self) -> None:
+        calm = Faults()
+        self.store.faults = self.courier.faults = self.requests.faults = calm
+
+
+@asynccontextmanager
+async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Session]:
+    """A daemon from what is stored, until the block is left."""
+    disk, checks = lasting.disk, lasting.checks
+    stored = disk.load()
+    directory = Directory()
+    directory.load((*stored.deployments, *stored.instances, *stored.operations))
+    store = SimStore(
+        disk,
+        lasting.chance,
+        faults,
+        now_ms=lasting.clock.wall_ms,
+        before=checks.before_commit,
+        after=lambda count: None,
+    )
+    store.listen(directory.apply)
+    door = HostDoor(lasting.host)
+    failures = Failures(checks)
+    async with trio.open_nursery() as nursery, trio.open_nursery() as clients:
+        courier = Courier(lasting.chance, nursery, faults)
+        nursery.start_soon(store.run)
+        world = World(
+            store=TellingStore(store, directory),
+            clock=lasting.clock,
+            ids=lasting.ids,
+            hosts={HOST: door},
+            directory=directory,
+            session_epoch=stored.session_epoch,
+            log=lambda event, **fields: checks.note(f"log {event} {fields}"),
+            tell=courier.tell,
+        )
+        store.listen(checks.committed(directory))
+        resolve = WorldResolver(lasting.host.machine)
+        try:
+            async with open_control(
+                world,
+                resolve=resolve,
+                measure_host=HOST,
+                observer=failures,
+                idle=lasting.idle,
+            ) as control:
+                checks.books = control.books
+                await _start_sampler(control, world)
+                yield Session(
+                    store=store,
+                    door=door,
+                    courier=courier,
+                    directory=directory,
+                    control=control,
+                    desk=Desk(store, directory, control.catalogue),
+                    requests=Requests(
+                        directory,
+                        lasting.host,
+                        courier.tell,
+                        lasting.chance,
+                        faults,
+                        checks.lease_taken,
+                    ),
+                    clients=clients,
+                    failures=failures,
+                )
+        finally:
+            checks.books = None
+            clients.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+
+
+async def _start_sampler(control: ControlPlane, world: World) -> None:
+    def make() -> SamplerActor:
+        return SamplerActor(world, placement=control.placement, host=HOST, kept=lambda *_: None)
+
+    await control.system.start_child(ChildSpec(name="sampler", make=make))
