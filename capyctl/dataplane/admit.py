@@ -20,7 +20,6 @@ from capyctl.dataplane.failures import SHUTTING_DOWN, Failure, failure
 from capyctl.dataplane.heads import RequestHead
 from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.routes import (
-    ENGINE_PATHS,
     HEALTH_PATH,
     MODELS_PATH,
     BodyKind,
@@ -64,21 +63,22 @@ class Admitted:
 
 def check_head(plane: Plane, head: RequestHead) -> Failure | LocalAnswer | EnginePath:
     """Decide from the head alone, so that a refusal needs no body."""
-    if head.path == HEALTH_PATH and head.method in READING_METHODS:
+    if head.engine_path is None and head.path == HEALTH_PATH and head.method in READING_METHODS:
         return SHUTTING_DOWN if plane.shutting_down else LocalAnswer(body=_HEALTHY)
-    if plane.api_key is not None and not _key_fits(plane.api_key, head):
-        return failure("unauthorized", "a valid API key is needed (Authorization: Bearer …)")
-    if plane.shutting_down:
+    key = plane.api_key
+    if key is not None and head.fitting_key is not key:
+        if not _key_fits(key, head):
+            return failure("unauthorized", "a valid API key is needed (Authorization: Bearer …)")
+        head.fitting_key = key
+    if plane.state.shutting_down:
         return SHUTTING_DOWN
-    found = ENGINE_PATHS.get(head.path)
+    found = head.engine_path
     if found is None:
         return _other_path(plane, head)
     if head.method != b"POST":
         return _wrong_method(head, "POST")
     if b"content-encoding" in head.headers:
         return failure("unsupported_media_type", "a body with a Content-Encoding is not accepted")
-    if head.content_length > plane.limits.body_bytes_max:
-        return too_large(plane)
     return found
 
 

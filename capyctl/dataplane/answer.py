@@ -75,16 +75,16 @@ class Answer:
         self._last = KEEP_ALIVE_COMMENT
         self._client.push(data + framed)
 
-    def open_for(self, engine: AnswerHead, more_lines: bytes = b"") -> bytes:
+    def open_for(self, engine: AnswerHead, length: int | None, more_lines: bytes = b"") -> bytes:
         """The head of an answer that an engine's body follows; push it with the first bytes."""
         self.status = engine.status
         self.is_stream = engine.is_event_stream
         lines = engine.passed_lines + more_lines
-        if engine.content_length is not None and not engine.is_chunked:
+        if length is not None and not engine.is_chunked:
             self.is_sized = True
-            lines += b"Content-Length: %d\r\n" % engine.content_length
+            lines = b"%bContent-Length: %d\r\n" % (lines, length)
             return answer_head(self.status, lines, self.identity, closes=self.closes)
-        if engine.has_no_body:
+        if engine.status in (204, 304):
             self.is_sized = True
             return answer_head(self.status, lines, self.identity, closes=self.closes)
         return self._open(lines)

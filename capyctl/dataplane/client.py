@@ -10,13 +10,14 @@ from collections.abc import Callable
 import trio
 
 from capyctl.dataplane.alarms import Alarms
+from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import BadHead
 from capyctl.dataplane.parking import Bell
 from capyctl.dataplane.plane import Limits
 from capyctl.dataplane.poller import PolledSocket, Poller
 from capyctl.dataplane.reading import RequestReader
 
-RECV_BYTES = 64 * 1024
+RECV_BYTES = 256 * 1024
 KEPT_MAX = 64 * 1024
 """Bytes of later requests that are read while one is answered."""
 LINGER_BYTES_MAX = 64 * 1024 * 1024
@@ -69,13 +70,18 @@ class Client:
     )
 
     def __init__(
-        self, polled: PolledSocket, poller: Poller, alarms: Alarms, limits: Limits
+        self,
+        polled: PolledSocket,
+        poller: Poller,
+        alarms: Alarms,
+        heads: HeadCache,
+        limits: Limits,
     ) -> None:
         self.socket = polled
         self.bell = Bell()
         self.reader = RequestReader(
+            heads,
             head_bytes_max=limits.head_bytes_max,
-            headers_max=limits.headers_max,
             body_bytes_max=limits.body_bytes_max,
         )
         self.gone: str | None = None

@@ -37,6 +37,7 @@ class Connection:
         "_bug",
         "_client",
         "_client_id",
+        "_continued",
         "_decision",
         "_exchange",
         "_is_relaying",
@@ -64,6 +65,7 @@ class Connection:
         self._answer: Answer | None = None
         self._decision: Decision | None = None
         self._exchange: Exchange | None = None
+        self._continued = False
         self._is_relaying = False
         """The exchange goes by callbacks; the task has nothing to do with it."""
 
@@ -93,6 +95,7 @@ class Connection:
         self._answer = None
         self._decision = None
         self._exchange = None
+        self._continued = False
         client = self._client
         client.look = self._look
         client.begin_reading()
@@ -219,10 +222,10 @@ class Connection:
         return self._decision
 
     def _wants_continue(self, head: RequestHead) -> bool:
-        """Once: afterwards the header is taken for answered."""
+        """Once a request."""
         reader = self._client.reader
         wants = head.expects_continue and not reader.complete and not reader.body_count
-        head.expects_continue = False
+        wants, self._continued = wants and not self._continued, True
         return wants
 
     def _prepare(self, decision: Decision) -> None:

@@ -326,7 +326,7 @@ class Exchange:
     def _start_relay(self, link: EngineLink, lease: Lease) -> Relay:
         serving, admitted, client = self._serving, self._admitted, self._client
         self._link = link
-        self.relay = relay = Relay(client, self._answer, link, serving.poller)
+        self.relay = relay = Relay(client, self._answer, link, serving.poller, serving.heads)
         self._forwarded_s = serving.poller.now_s
         plane = serving.plane
         if plane.observes or b"x-capyctl-metrics" in self._head.headers:

@@ -101,24 +101,18 @@ class Wrapped:
         return LAST_CHUNK
 
 
-def payload_reader(head: AnswerHead) -> Flow:
+def payload_reader(head: AnswerHead, length: int | None) -> Flow:
     """Takes the payload out of the engine's framing."""
-    if head.status in (204, 304):
-        return SizedReader(0)
     if head.is_chunked:
         return ChunkReader()
-    if head.content_length is not None:
-        return SizedReader(head.content_length)
-    return ClosingReader()
+    if head.status in (204, 304):
+        return SizedReader(0)
+    return ClosingReader() if length is None else SizedReader(length)
 
 
-def ends_with_connection(head: AnswerHead) -> bool:
-    return not (head.is_chunked or head.content_length is not None or head.status in (204, 304))
-
-
-def client_flow(head: AnswerHead, *, chunked: bool) -> Flow:
+def client_flow(head: AnswerHead, length: int | None, *, chunked: bool) -> Flow:
     """From the engine's framing to chunks, or (``chunked`` false) to plain bytes."""
     if chunked and head.is_chunked:
         return ChunkFollower()
-    reader = payload_reader(head)
+    reader = payload_reader(head, length)
     return Wrapped(reader) if chunked else reader

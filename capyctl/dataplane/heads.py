@@ -7,9 +7,11 @@ import re
 import httptools
 
 from capyctl.dataplane.failures import status_line
+from capyctl.dataplane.routes import ENGINE_PATHS, EnginePath
 from capyctl.domain.launches import Endpoint
 
 HEAD_END = b"\r\n\r\n"
+LENGTH_DIGITS_MAX = 15
 
 _WANTED = re.compile(
     rb"\r\n(accept|authorization|content-encoding|content-length|content-type|expect"
@@ -41,8 +43,9 @@ class RequestHead:
     """A client's request line and the headers that matter here, lower-case names."""
 
     __slots__ = (
-        "content_length",
+        "engine_path",
         "expects_continue",
+        "fitting_key",
         "headers",
         "is_chunked",
         "keep_alive",
@@ -63,10 +66,14 @@ class RequestHead:
     query: bytes
     """With its question mark; empty when there is none."""
     is_chunked: bool
-    content_length: int
     expects_continue: bool
+    engine_path: EnginePath | None
+    """The path, where engines serve it."""
+    fitting_key: bytes | None
+    """The API key that this head was found to carry."""
 
     def __init__(self) -> None:
+        self.fitting_key = None
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
         self.repeated: frozenset[bytes] = frozenset()
@@ -105,6 +112,7 @@ def read_request_head(head: bytes, headers_max: int) -> RequestHead:
         read.repeated = frozenset(name for name in names if names.count(name) > 1)
     _split_target(read)
     _settle_framing(read)
+    read.engine_path = ENGINE_PATHS.get(read.path)
     return read
 
 
@@ -120,7 +128,6 @@ def _split_target(read: RequestHead) -> None:
 def _settle_framing(read: RequestHead) -> None:
     headers = read.headers
     read.is_chunked = False
-    read.content_length = 0
     coding = headers.get(b"transfer-encoding")
     if coding is not None:
         if coding.strip().lower() != b"chunked" or b"transfer-encoding" in read.repeated:
@@ -128,19 +135,19 @@ def _settle_framing(read: RequestHead) -> None:
         read.is_chunked = True
     length = headers.get(b"content-length")
     if length is not None:
-        if coding is not None or b"content-length" in read.repeated or not length.isdigit():
+        unclear = coding is not None or b"content-length" in read.repeated
+        if unclear or not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
             raise BadHead("the length of the body is not clear")
-        read.content_length = int(length)
     read.expects_continue = (
         not read.old_version and headers.get(b"expect", b"").lower() == b"100-continue"
     )
 
 
 class AnswerHead:
-    """An engine's status and headers; hop-by-hop ones apart."""
+    """An engine's status and headers; hop-by-hop ones and the length apart."""
 
     __slots__ = (
-        "content_length",
+        "ends_with_connection",
         "is_chunked",
         "is_event_stream",
         "is_json",
@@ -150,17 +157,14 @@ class AnswerHead:
     )
 
     status: int
-    content_length: int | None
     is_chunked: bool
+    ends_with_connection: bool
+    """Nothing else tells where the body ends."""
     is_event_stream: bool
     is_json: bool
     keep_alive: bool
     passed_lines: bytes
     """The header lines for the client, framing left out."""
-
-    @property
-    def has_no_body(self) -> bool:
-        return self.status in (204, 304) or self.content_length == 0
 
 
 class _NoCallbacks:
@@ -187,13 +191,15 @@ def read_answer_head(head: bytes) -> AnswerHead:
     read.status = status = parser.get_status_code()
     found = {name.lower(): value for name, value in _FRAMING.findall(head)}
     length = found.get(b"content-length")
-    read.content_length = int(length) if length is not None else None
+    if length is not None and (not length.strip().isdigit() or len(length) > LENGTH_DIGITS_MAX):
+        raise ValueError("the length of the engine's answer is not clear")
     read.is_chunked = found.get(b"transfer-encoding", b"").strip().lower() == b"chunked"
     content_type = found.get(b"content-type", b"").lower()
     read.is_event_stream = content_type.startswith(b"text/event-stream")
     read.is_json = content_type.startswith(b"application/json")
     # The parser itself holds an answer without framing to end with the connection.
     framed = read.is_chunked or length is not None or status in (204, 304)
+    read.ends_with_connection = not framed
     read.keep_alive = framed and parser.should_keep_alive()
     start = head.index(b"\r\n")
     lines = _NOT_PASSED_BACK.sub(b"", head[start:-2])

@@ -111,7 +111,8 @@ class Acceptor:
             raw.close()
             return
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(serving.poller.add(raw), serving.poller, serving.alarms, limits)
+        polled = serving.poller.add(raw)
+        client = Client(polled, serving.poller, serving.alarms, serving.heads, limits)
         self._count += 1
         self._nursery.start_soon(self._serve, Connection(serving, client, over_cap=over_cap))
 

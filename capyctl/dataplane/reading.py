@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from capyctl.dataplane.bodies import Body
 from capyctl.dataplane.framing import BrokenFraming, ChunkReader
-from capyctl.dataplane.heads import HEAD_END, BadHead, RequestHead, read_request_head
+from capyctl.dataplane.head_cache import HeadCache
+from capyctl.dataplane.heads import HEAD_END, BadHead, RequestHead
 
 _STARTS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 
@@ -27,7 +28,7 @@ class RequestReader:
         "_chunks",
         "_filled",
         "_head_max",
-        "_headers_max",
+        "_heads",
         "_parts",
         "_rest",
         "_view",
@@ -38,9 +39,9 @@ class RequestReader:
         "stopped",
     )
 
-    def __init__(self, *, head_bytes_max: int, headers_max: int, body_bytes_max: int) -> None:
+    def __init__(self, heads: HeadCache, *, head_bytes_max: int, body_bytes_max: int) -> None:
+        self._heads = heads
         self._head_max = head_bytes_max
-        self._headers_max = headers_max
         self._body_max = body_bytes_max
         self._rest = b""
         self._clear()
@@ -124,7 +125,7 @@ class RequestReader:
             raise BadHead(f"the request's head is larger than {self._head_max} bytes", 431)
         self._rest = b""
         body_start = end + len(HEAD_END)
-        head = read_request_head(buffer[:body_start], self._headers_max)
+        head, length = self._heads.request(buffer[:body_start])
         self.head = head
         body = buffer[body_start:] if body_start < len(buffer) else b""
         if head.is_chunked:
@@ -132,7 +133,7 @@ class RequestReader:
             if body:
                 self._feed_chunks(body)
         else:
-            self._begin_sized(head.content_length, body)
+            self._begin_sized(length, body)
 
     def _check_beginning(self, buffer: bytes) -> None:
         if len(buffer) > self._head_max:

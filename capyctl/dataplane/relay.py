@@ -15,15 +15,10 @@ from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.bodies import Body
 from capyctl.dataplane.client import Client
 from capyctl.dataplane.figures import Figures, FiguresFlow
-from capyctl.dataplane.flows import (
-    Flow,
-    Wrapped,
-    client_flow,
-    ends_with_connection,
-    payload_reader,
-)
+from capyctl.dataplane.flows import Flow, Wrapped, client_flow, payload_reader
 from capyctl.dataplane.framing import BrokenFraming, as_chunk
-from capyctl.dataplane.heads import HEAD_END, AnswerHead, read_answer_head
+from capyctl.dataplane.head_cache import HeadCache
+from capyctl.dataplane.heads import HEAD_END, AnswerHead
 from capyctl.dataplane.poller import Poller
 from capyctl.dataplane.pool import EngineLink
 from capyctl.dataplane.sse import FirstOutput, is_progress
@@ -70,7 +65,9 @@ class Relay:
         "_first",
         "_flow",
         "_head_bytes",
+        "_heads",
         "_last_words",
+        "_length",
         "_link",
         "_parts",
         "_parts_count",
@@ -89,11 +86,15 @@ class Relay:
         "why",
     )
 
-    def __init__(self, client: Client, answer: Answer, link: EngineLink, poller: Poller) -> None:
+    def __init__(
+        self, client: Client, answer: Answer, link: EngineLink, poller: Poller, heads: HeadCache
+    ) -> None:
         self._client = client
         self._answer = answer
         self._link = link
         self._poller = poller
+        self._heads = heads
+        self._length: int | None = None
         self._head_bytes = b""
         self._flow: Flow | None = None
         self._first: FirstOutput | None = None
@@ -231,7 +232,7 @@ class Relay:
                     self.stop(End.BROKE, "the head of the engine's answer is too large")
                 return None
             try:
-                head = read_answer_head(buffer[: end + 4])
+                head, self._length = self._heads.answer(buffer[: end + 4])
             except ValueError as error:
                 self.stop(End.BROKE, str(error))
                 return None
@@ -262,10 +263,11 @@ class Relay:
             self._begin_collecting(head, FIGURES_BYTES_MAX)
             return b"", rest
         else:
+            length = self._length
             if self._last_words is not None and head.is_event_stream:
-                head.content_length = None
+                length = None
             timing = self.timing_lines() if self.timing_lines is not None else b""
-            head_bytes = answer.open_for(head, timing)
+            head_bytes = answer.open_for(head, length, timing)
         if head.is_event_stream:
             self._first = FirstOutput()
         self._flow = self._stream_flow(head)
@@ -274,9 +276,9 @@ class Relay:
     def _stream_flow(self, head: AnswerHead) -> Flow:
         chunked = self._answer.chunked
         if self._figures is None or self._last_words is None or not head.is_event_stream:
-            return client_flow(head, chunked=chunked)
+            return client_flow(head, self._length, chunked=chunked)
         return FiguresFlow(
-            payload_reader(head),
+            payload_reader(head, self._length),
             self._figures,
             lambda: self._poller.now_s,
             self._last_words,
@@ -286,7 +288,7 @@ class Relay:
     def _begin_collecting(self, head: AnswerHead, bytes_max: int) -> None:
         self._parts = []
         self._parts_max = bytes_max
-        self._flow = payload_reader(head)
+        self._flow = payload_reader(head, self._length)
 
     def _collect(self, flow: Flow, data: bytes) -> None:
         parts, head = self._parts, self.head
@@ -308,7 +310,7 @@ class Relay:
         assert self._parts is not None, "nothing is collected"
         self._figures = None
         held, self._parts = b"".join(self._parts), None
-        head_bytes = self._answer.open_for(head)
+        head_bytes = self._answer.open_for(head, self._length)
         if self._answer.chunked:
             held = as_chunk(held)
             self._flow = Wrapped(flow)
@@ -349,7 +351,7 @@ class Relay:
 
     def _ended_by_engine(self) -> None:
         flow, head = self._flow, self.head
-        if flow is None or head is None or not ends_with_connection(head):
+        if flow is None or head is None or not head.ends_with_connection:
             self._broke("it closed the connection")
             return
         if self._parts is not None:

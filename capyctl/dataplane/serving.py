@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capyctl.dataplane.alarms import Alarms
+from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.poller import Poller
 from capyctl.dataplane.pool import EnginePool
@@ -18,6 +19,7 @@ class Serving:
     alarms: Alarms
     pool: EnginePool
     ids: RequestIds
+    heads: HeadCache
 
 
 def begin_serving(plane: Plane) -> Serving:
@@ -32,4 +34,11 @@ def begin_serving(plane: Plane) -> Serving:
         idle_max_s=limits.engine_idle_max_s,
         count_max=limits.engine_idle_count_max,
     )
-    return Serving(plane=plane, poller=poller, alarms=alarms, pool=pool, ids=RequestIds())
+    return Serving(
+        plane=plane,
+        poller=poller,
+        alarms=alarms,
+        pool=pool,
+        ids=RequestIds(),
+        heads=HeadCache(limits.headers_max),
+    )

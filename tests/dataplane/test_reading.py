@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capyctl.dataplane.framing import LAST_CHUNK, as_chunk
+from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import BadHead
 from capyctl.dataplane.reading import RequestReader
 
 
 def reader(**changes) -> RequestReader:
-    return RequestReader(
-        **{"head_bytes_max": 1000, "headers_max": 10, "body_bytes_max": 100, **changes}
-    )
+    bounds = {"head_bytes_max": 1000, "body_bytes_max": 100, **changes}
+    return RequestReader(HeadCache(headers_max=10), **bounds)
 
 
 def sized(body: bytes) -> bytes:
