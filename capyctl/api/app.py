@@ -71,6 +71,7 @@ class ManagementApp(QuartTrio):
             ("GET", "/metrics/load", reads.load),
             ("GET", "/metrics/latency", reads.latency),
             ("GET", "/model-sources", reads.model_sources),
+            ("GET", "/openapi.json", reads.openapi),
         ]
         for method, path, handler in rows:
             self.add_url_rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import trio
 from quart import ResponseReturnValue, request
 
 from capyctl.api.answers import check_no_query, json_answer
@@ -113,12 +114,24 @@ class Reads:
 
         return await self._answer(self._loads, read)
 
+    async def openapi(self) -> ResponseReturnValue:
+        """GET /openapi.json."""
+        check_no_query(request)
+        return json_answer(await trio.to_thread.run_sync(_description))
+
     async def _answer(
         self, pool: Pool, read: Callable[[], Awaitable[bytes | str]]
     ) -> ResponseReturnValue:
         with pool.take() as slot:
             within_s = self._limits.answer_s_max
             return json_answer(await self._work.answer(slot, read, within_s=within_s))
+
+
+def _description() -> str:
+    # Its schemas take a while to load and are seldom asked for.
+    from capyctl.wire.openapi import openapi_json
+
+    return openapi_json()
 
 
 def _number(fields: Mapping[str, str], name: str) -> int | None:

@@ -25,17 +25,17 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _CreateModel(_Strict):
+class CreateModel(_Strict):
     config: dict[str, Any]
     activate: bool
 
 
-class _ReplaceModel(_Strict):
+class ReplaceModel(_Strict):
     config: dict[str, Any]
     expected_revision: _WholeNumber
 
 
-class _ActionModel(_Strict):
+class ActionModel(_Strict):
     action: str
     expected_revision: _WholeNumber
     deadline_ms: _WholeNumber
@@ -88,7 +88,7 @@ class ActionBody:
 
 def read_create(body: bytes) -> CreateBody:
     """Raises Refused: ``invalid_request``, or ``unsupported_capability`` for ``activate: true``."""
-    model = _read(_CreateModel, body)
+    model = _read(CreateModel, body)
     if model.activate:
         raise Refused(
             "unsupported_capability",
@@ -99,13 +99,13 @@ def read_create(body: bytes) -> CreateBody:
 
 def read_replace(body: bytes) -> ReplaceBody:
     """Raises Refused(``invalid_request``)."""
-    model = _read(_ReplaceModel, body)
+    model = _read(ReplaceModel, body)
     return ReplaceBody(document=model.config, expected_revision=model.expected_revision)
 
 
 def read_action(body: bytes) -> ActionBody:
     """Raises Refused(``invalid_request``), also for ``evict`` on anything but a start."""
-    model = _read(_ActionModel, body)
+    model = _read(ActionModel, body)
     if model.action not in ACTIONS | ACTIONS_NOT_OFFERED:
         raise Refused("invalid_request", f"The action must be one of {', '.join(sorted(ACTIONS))}")
     if model.evict and model.action != "start":

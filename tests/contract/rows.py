@@ -14,6 +14,7 @@ READS = {
     "load": "/metrics/load",
     "latency": "/metrics/latency",
     "model-sources": "/model-sources",
+    "openapi": "/openapi.json",
 }
 CHANGES = {
     "create": ("POST", "/deployments", {"config": CONFIG, "activate": False}),

@@ -20,6 +20,7 @@ TAKEN = {
     "/metrics/load": "GET",
     "/metrics/latency": "GET",
     "/model-sources": "GET",
+    "/openapi.json": "GET",
 }
 WRONG = [(method, path) for path, taken in TAKEN.items() for method in METHODS if method != taken]
 UNKNOWN = [
@@ -76,7 +77,7 @@ def test_an_unknown_path_is_404_with_any_method(target, method):
 
 
 @pytest.mark.parametrize(
-    "path", ["/snapshot", "/metrics/load", "/metrics/latency", "/model-sources"]
+    "path", ["/snapshot", "/metrics/load", "/metrics/latency", "/model-sources", "/openapi.json"]
 )
 def test_a_read_is_json_with_its_length(target, path):
     answer = target.ask("GET", path)
@@ -85,7 +86,9 @@ def test_a_read_is_json_with_its_length(target, path):
     assert answer.values("content-length") == [str(len(answer.body))]
 
 
-@pytest.mark.parametrize("path", ["/snapshot", "/metrics/latency", "/model-sources"])
+@pytest.mark.parametrize(
+    "path", ["/snapshot", "/metrics/latency", "/model-sources", "/openapi.json"]
+)
 @pytest.mark.parametrize("query", ["?x=1", "?x", "?=", "?deployment=1", "?%61=1"])
 def test_a_read_without_keys_takes_no_query(target, path, query):
     assert target.ask("GET", path + query).code == "invalid_request"

@@ -279,3 +279,10 @@ def test_model_sources_lists_what_is_referenced(target):
 
 def test_latency_is_json(target):
     assert json.loads(target.ask("GET", "/metrics/latency").body)["api_version"] == "1"
+
+
+def test_the_api_describes_itself(target):
+    found = target.ask("GET", "/openapi.json").json()
+
+    assert found["openapi"].startswith("3.1.")
+    assert "/management/v1/deployments/{id}/actions" in found["paths"]
