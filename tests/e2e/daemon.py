@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import attrs
 
 from capyctl.simulated.checkpoint_writer import write_checkpoint
 
-READY_S_MAX = 20.0
-WAIT_S_MAX = 30.0
+READY_S_MAX = 60.0
+WAIT_S_MAX = 60.0
 POLL_S = 0.02
+ENGINE_PORTS_COUNT = 50
 MIB = 1 << 20
 
 
@@ -238,7 +240,8 @@ class Daemon:
             )
         config = {"name": name, "model": name, **document}
         body = {"config": config, "activate": False}
-        id: str = self.change("POST", "/deployments", body, key=f"create-{name}")["deployment_id"]
+        key = f"create-{name}-{time.time_ns()}"
+        id: str = self.change("POST", "/deployments", body, key=key)["deployment_id"]
         return id
 
     def act(self, id: str, action: str, *, key: str | None = None, **more: Any) -> Reply:
@@ -383,10 +386,9 @@ def simulation(**document: Any) -> str:
 
 
 def engine_ports() -> str:
-    """A range for this test worker alone."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    first = 18100 + 200 * int(worker)
-    return f"{first}-{first + 199}"
+    """A range that no other daemon of these tests is likely to have, below the ephemeral ones."""
+    first = random.SystemRandom().randrange(20_000, 32_000, ENGINE_PORTS_COUNT)
+    return f"{first}-{first + ENGINE_PORTS_COUNT - 1}"
 
 
 def free_port() -> int:

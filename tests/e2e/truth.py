@@ -171,18 +171,22 @@ def check_sequence(seen: list[Seen]) -> None:
 def check_chain(daemon: Daemon, seen: list[Seen]) -> None:
     """The states of each instance join without a jump, and arrive at what is shown."""
     state: dict[tuple[str, int], str] = {}
+    story: dict[tuple[str, int], list[str]] = {}
     for event in seen:
         payload = event.data["payload"]
         if "from" not in payload:
             continue
         key = (payload["deployment_id"], payload["instance"])
-        before = state.get(key, "stopped")
-        assert payload["from"] == before, f"{event} after {before}"
+        line = f"{event.seq} {event.kind}: {payload['from']} -> {payload['to']}"
+        story.setdefault(key, []).append(line)
+        assert payload["from"] == state.get(key, "stopped"), "\n".join(story[key][-12:])
         state[key] = payload["to"]
     for deployment in daemon.snapshot()["deployments"]:
         for one in deployment["instances"]:
-            shown = state.get((deployment["id"], one["index"]), "stopped")
-            assert shown == one["observed_state"], f"{deployment['name']}: {shown}, {one}"
+            key = (deployment["id"], one["index"])
+            shown = state.get(key, "stopped")
+            told = "\n".join(story.get(key, [])[-12:])
+            assert shown == one["observed_state"], f"{one['observed_state']} after\n{told}"
 
 
 def wait_gone(pids: list[int], within_s: float = 10.0) -> None:
