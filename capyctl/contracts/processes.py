@@ -61,6 +61,13 @@ class Processes(Protocol):
     def group_members(self, process: ProcessIdentity) -> tuple[int, ...]:
         """Pids in the process group that this leader opened, workers and helpers included."""
 
+    async def stranger_on(self, process: ProcessIdentity, port: int) -> int | None:
+        """Pid of a process outside the launch that listens on this port.
+
+        None when nobody listens, when one of the launch does, or when it cannot be told.
+        Looks at ``/proc`` in a thread: some milliseconds.
+        """
+
     async def end(self, process: ProcessIdentity, *, grace_s: float, proof_s: float) -> bool:
         """SIGTERM to the group, up to ``grace_s`` seconds, SIGKILL, then proof.
 

@@ -44,6 +44,8 @@ from capyctl.domain.specs import Charges, Residency
 
 IDLE_POLL_S = 0.25
 PROOF_S = 5.0
+PORT_POLL_MIN_S = 0.02
+PORT_POLL_MAX_S = 0.5
 
 
 class Ports(Protocol):
@@ -53,6 +55,9 @@ class Ports(Protocol):
         """Raises OSError with the range when every port is taken."""
 
     def reserve(self, port: int) -> None: ...
+
+    def is_taken(self, port: int) -> bool:
+        """Whether somebody listens on the port now."""
 
     def release(self, port: int) -> None: ...
 
@@ -197,6 +202,7 @@ class LocalHost:
 
     async def wait_ready(self, record: LaunchRecord, order: LaunchOrder | None) -> str | None:
         self.ports.reserve(record.port)
+        await self._wait_own_port(record)
         canary: str | None = None
         async with trio.open_nursery() as looking:
             looking.start_soon(self.watch.follow, record)
@@ -211,6 +217,17 @@ class LocalHost:
             raise LaunchRefused(problem.code, problem.detail, permanent=True) from problem
         await self.watch.finish(record)
         return canary
+
+    async def _wait_own_port(self, record: LaunchRecord) -> None:
+        """Until the launch listens on its port. Whoever else does is never asked anything."""
+        pause_s = PORT_POLL_MIN_S
+        while not self.ports.is_taken(record.port):
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, PORT_POLL_MAX_S)
+        stranger = await self.processes.stranger_on(record.process, record.port)
+        if stranger is not None:
+            detail = f"process {stranger}, which is not the engine's, listens on port {record.port}"
+            raise LaunchRefused("port_conflict", detail, permanent=False)
 
     def start_peak(self, record: LaunchRecord) -> Charges:
         return self.watch.peak(record)

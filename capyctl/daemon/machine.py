@@ -58,6 +58,9 @@ class Ports:
     def release(self, port: int) -> None:
         self._leases.release(port)
 
+    def is_taken(self, port: int) -> bool:
+        return self._leases.is_taken(port)
+
 
 def own_machine(settings: StandaloneSettings, simulate: str | None) -> OwnMachine:
     """Put the adapters together. Looks at the machine for up to 3 s.

@@ -17,7 +17,8 @@ from capyctl.domain.ids import DeploymentId, LaunchId
 from capyctl.launch.adopt import adopt
 from capyctl.launch.ending import end_group
 from capyctl.launch.identity import is_gone, wait_gone
-from capyctl.launch.kin import Kin, group_pids
+from capyctl.launch.kin import Kin, group_pids, running_pids
+from capyctl.launch.listeners import holders, listening_inodes
 from capyctl.launch.output import Logs
 from capyctl.launch.redaction import Redactor
 from capyctl.launch.spawning import (
@@ -208,6 +209,15 @@ class LocalProcesses:
         await launch.kin.record()
         return launch.kin.members()
 
+    async def stranger_on(self, process: ProcessIdentity, port: int) -> int | None:
+        inodes = await trio.to_thread.run_sync(listening_inodes, port)
+        if not inodes or await _holders(inodes, self.group_members(process)):
+            return None
+        if await _holders(inodes, await self.members(process)):
+            return None
+        strangers = await _holders(inodes, running_pids())
+        return strangers[0] if strangers else None
+
     async def end(self, process: ProcessIdentity, *, grace_s: float, proof_s: float) -> bool:
         """See the contract. Members that left the group are ended as well.
 
@@ -242,6 +252,10 @@ class LocalProcesses:
         ended = [process for process, launch in self._launches.items() if launch.ended]
         for process in ended[: max(0, len(self._launches) - REMEMBERED_COUNT_MAX)]:
             del self._launches[process]
+
+
+async def _holders(inodes: Iterable[int], pids: Iterable[int]) -> tuple[int, ...]:
+    return await trio.to_thread.run_sync(holders, frozenset(inodes), tuple(pids))
 
 
 def _wait_child(pid: int) -> os.waitid_result | None:

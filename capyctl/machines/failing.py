@@ -39,7 +39,7 @@ def start_failed(
     ):
         return expire_other(one, event, moment)
     ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=_why(one, event, moment))
-    grace_s = STOP_GRACE_S if isinstance(event, EngineUnfit | EngineBroken) else 0.0
+    grace_s = 0.0 if isinstance(event, EngineExited) else STOP_GRACE_S
     effects: tuple[Effect, ...] = (CancelTasks(),)
     if one.launch is not None:
         effects = (*effects, EndEngine(one.launch, grace_s, idle_s=0.0))

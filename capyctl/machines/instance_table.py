@@ -76,7 +76,7 @@ _GOING_DOWN: dict[type, Edge[Instance] | Ignored] = {
     **_OTHER_DEADLINE,
     m.Start: to(*InstanceState, by=s.start_later),
     m.EngineExited: Ignored("it was to end; the end task proves that nothing is left"),
-    m.GroupGone: to(STOPPED, FAILED, by=d.released),
+    m.GroupGone: to(STOPPED, FAILED, QUEUED, by=d.released),
     m.EndUnproven: to(UNCERTAIN, by=d.lose_track),
 }
 

@@ -206,11 +206,16 @@ def not_prepared(one: Instance, event: LaunchNotPrepared, moment: Moment) -> Ste
 
 
 def attempt_failed(
-    one: Instance, failure: Failure, *, permanent: bool, moment: Moment
+    one: Instance,
+    failure: Failure,
+    *,
+    permanent: bool,
+    moment: Moment,
+    pause_s: float = RETRY_PAUSE_S,
 ) -> Step[Instance]:
-    """Nothing ran. Give the memory back; try again after a pause, or give up.
+    """Nothing runs. Give the memory back; try again after a pause, or give up.
 
-    Three attempts with pauses of 30 s, doubling, within the deadline; a failure that
+    Three attempts with pauses of ``pause_s``, doubling, within the deadline; a failure that
     waiting cannot mend gives up at once. The operation of a start that was given up
     stays open until its deadline.
     """
@@ -248,7 +253,7 @@ def attempt_failed(
         reason=one_line(f"attempt failed: {failure}"),
     )
     again = attrs.evolve(empty, state=InstanceState.QUEUED, operation=operation)
-    pause = RetryAfter(RETRY_PAUSE_S * 2 ** (count - 1))
+    pause = RetryAfter(pause_s * 2 ** (count - 1))
     return moved(
         one,
         again,

@@ -25,7 +25,7 @@ from capyctl.machines.instance import (
 )
 from capyctl.machines.observed import STOPS
 from capyctl.machines.parking import evict_by_park
-from capyctl.machines.starting import STOP_GRACE_S, then_done
+from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     Cause,
@@ -301,7 +301,11 @@ def released(
     3. A switch's victim that refused to park ends stopped, its park failed.
     4. Anything else that brought the engine down (an exit, a broken park) ends failed.
     5. A start that waited for this begins.
+    6. A start whose port a stranger had taken is tried on another one, at once.
     """
+    if _meets_a_stranger(one):
+        assert one.failure is not None
+        return attempt_failed(one, one.failure, permanent=False, moment=moment, pause_s=0.0)
     kind = None if one.operation is None else one.operation.kind
     refused = one.failure is not None and one.failure.code == "park_refused"
     if kind in STOPS:
@@ -333,6 +337,15 @@ def released(
     return moved(
         one, empty, moment, told, operations=ended, effects=(*voided, FreeMemory(), *begin)
     )
+
+
+def _meets_a_stranger(one: Instance) -> bool:
+    """A start that failed for its port alone, that is still wanted, and has attempts left."""
+    if one.operation is None or one.operation.kind is not OperationKind.INITIALIZE:
+        return False
+    stopped = one.then is not None or any(rider.kind in STOPS for rider in one.riders)
+    conflict = one.failure is not None and one.failure.code == "port_conflict"
+    return conflict and not stopped and one.attempts_count + 1 < ATTEMPTS_MAX
 
 
 def lose_track(one: Instance, event: EndUnproven, moment: Moment) -> Step[Instance]:

@@ -388,3 +388,54 @@ def test_marks_are_kept_in_every_state():
 
         assert done.data.operator_stopped
         assert done.data.state is state
+
+
+# -- a start that fails --------------------------------------------------------------------
+
+
+def unfit(code, **changes):
+    """Its engine ran and was no good; it has been ended, and the proof is the next message."""
+    one = instance(S.STARTING, **changes)
+    return step(one, m.EngineUnfit(launch=LAUNCH, code=code, detail="x"), moment()).data
+
+
+@pytest.mark.parametrize(("count", "state"), [(0, S.QUEUED), (1, S.QUEUED), (2, S.FAILED)])
+def test_a_start_that_met_a_stranger_on_its_port_tries_another_at_once(count, state):
+    ending = unfit("port_conflict", attempts_count=count)
+
+    done = step(ending, m.GroupGone(launch=LAUNCH), moment())
+
+    assert done.data.state is state
+    assert [x.pause_s for x in effects(done, e.RetryAfter)] == ([0.0] if state is S.QUEUED else [])
+    assert effects(done, e.FreeMemory)
+    assert done.operations[0].open is (state is S.QUEUED)
+
+
+def test_a_start_that_failed_otherwise_is_not_tried_again_by_itself():
+    done = step(unfit("launch_failed"), m.GroupGone(launch=LAUNCH), moment())
+
+    assert done.data.state is S.FAILED
+    assert not effects(done, e.RetryAfter)
+
+
+def test_a_stop_keeps_a_start_from_trying_another_port():
+    ending = unfit("port_conflict")
+    stopping = step(ending, stop(), moment()).data
+
+    done = step(stopping, m.GroupGone(launch=LAUNCH), moment())
+
+    assert done.data.state is S.STOPPED
+    assert not effects(done, e.RetryAfter)
+
+
+@pytest.mark.parametrize("event", [m.StepTimedOut(launch=LAUNCH), None])
+def test_an_engine_that_did_not_come_up_in_time_is_asked_to_end_before_it_is_killed(event):
+    """It may be in the middle of a copy to the card; only one that has exited is swept at once."""
+    one = instance(S.STARTING)
+    late = event or m.DeadlineReached(operation=one.operation.id)
+
+    done = step(one, late, moment())
+    exited = step(instance(S.STARTING), m.EngineExited(launch=LAUNCH, how="exit code 1"), moment())
+
+    assert [x.grace_s for x in effects(done, e.EndEngine)] == [15.0]
+    assert [x.grace_s for x in effects(exited, e.EndEngine)] == [0.0]
