@@ -29,11 +29,12 @@ import trio
 from capyctl.checkpoints import segments
 from capyctl.checkpoints.digest_cache import DigestCache
 from capyctl.checkpoints.facts import read_contents
-from capyctl.checkpoints.model_files import ModelFile, ModelFiles, find_files
+from capyctl.checkpoints.model_files import Identity, ModelFile, ModelFiles, find_files
 from capyctl.contracts.checkpoints import Unmeasurable
 from capyctl.domain.checkpoints import CheckpointFacts
 
 THREADS_MAX = 8
+SMALL_BYTES_MAX = 1 << 20
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -53,6 +54,15 @@ class LocalCheckpoints:
         self._threads = trio.CapacityLimiter(max(1, min(THREADS_MAX, os.cpu_count() or 1)))
         self._measuring: dict[str, trio.Lock] = {}
         self._hashed_bytes = 0
+        self._fetched: set[Identity] = set()
+
+    def learn(self, digests: Iterable[tuple[Identity, str]]) -> None:
+        """Take over digests of files that were hashed as they came in."""
+        for identity, digest in digests:
+            file = ModelFile(name="", path="", identity=identity)
+            self._cache.remember(file, digest)
+            if self._cache.find(file) == digest:
+                self._fetched.add(identity)
 
     @property
     def hashed_bytes(self) -> int:
@@ -80,6 +90,7 @@ class LocalCheckpoints:
 
     async def _measure(self, model_path: str, weights_file: str | None) -> CheckpointFacts:
         found = await self._in_thread(find_files, model_path)
+        fetched = all(file.identity in self._fetched for file in found.files)
         digests = await self._digests(found.files)
         contents = await self._in_thread(read_contents, found, weights_file)
         # Last of all, so that nothing above speaks of files that were replaced meanwhile.
@@ -95,7 +106,25 @@ class LocalCheckpoints:
             attention_refused=contents.attention_refused,
             model_type=contents.model_type,
             stat_identity=tuple((file.name, *file.identity) for file in found.files),
+            provenance="fetched" if fetched else "measured",
         )
+
+    async def digest(self, model_path: str) -> str:
+        """The digest as it is now; files that have not changed are not read again.
+
+        But for files of up to 1 MiB, which are read whatever their times say.
+
+        Raises:
+            Unmeasurable: as `measure`.
+        """
+        async with self._measuring.setdefault(model_path, trio.Lock()):
+            found = await self._in_thread(find_files, model_path)
+            for file in found.files:
+                if file.size_bytes <= SMALL_BYTES_MAX:
+                    self._cache.forget(file)
+            digests = await self._digests(found.files)
+            await self._in_thread(_check_still, model_path, found)
+            return manifest_digest((file, digests[file.name]) for file in found.files)
 
     async def _digests(self, files: tuple[ModelFile, ...]) -> dict[str, str]:
         await self._in_thread(self._cache.load)

@@ -32,6 +32,9 @@ class DigestCache:
         """Hexadecimal digest of the file as it is now, if it is known."""
         return self._digests.get(file.identity)
 
+    def forget(self, file: ModelFile) -> None:
+        self._digests.pop(file.identity, None)
+
     def remember(self, file: ModelFile, digest: str) -> None:
         ctime_ns = file.identity[4]
         if time.time_ns() - ctime_ns < SETTLED_NS:

@@ -86,6 +86,7 @@ class RuntimeProfile(Closed):
             approved_env=tuple(security.approved_env),
             cuda_home=self.cuda_home,
             build_fingerprint=self.build_fingerprint,
+            installation_drift=security.installation_drift,
             source=source,
         )
 
@@ -181,6 +182,7 @@ class LocalEngine(Closed):
                 trust_remote_code=self.trust_remote_code,
                 cuda_home=self.cuda_home,
                 build_fingerprint=self.build_fingerprint,
+                installation_drift=self.installation_drift,
                 source="document",
             )
             for family in stated

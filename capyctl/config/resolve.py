@@ -23,6 +23,7 @@ from capyctl.domain.specs import (
     EngineSettings,
     Residency,
     ResolvedSpec,
+    StartupSource,
 )
 from capyctl.domain.units import GIB
 from capyctl.ledger.sizing import size
@@ -122,7 +123,7 @@ def explain(
     resolved = ResolvedSpec(
         residency=found.residency,
         engine=_engine(spec, settings, profile, facts, found, typed, env),
-        candidates=tuple(_candidate(machine, place) for place in found.places),
+        candidates=tuple(_candidate(machine, place, request) for place in found.places),
         windows=found.windows,
         weights_bytes=facts.weights_bytes if facts is not None else None,
         provisional=found.provisional,
@@ -287,6 +288,7 @@ def _engine(
         build_fingerprint=profile.build_fingerprint,
         cuda_home=profile.cuda_home,
         approved_paths=profile.approved_paths,
+        installation_drift=profile.installation_drift,
     )
 
 
@@ -340,11 +342,15 @@ def _value(settings: EngineConfig, name: str) -> str | int | bool | None:
     return found
 
 
-def _candidate(machine: MachineShape, place: Place) -> Candidate:
+def _candidate(machine: MachineShape, place: Place, request: SizingRequest) -> Candidate:
     gpu = place.gpu
+    declared = request.resources is not None
+    stated = declared or request.startup_bytes is not None
     return Candidate(
         host=machine.host,
         gpu=gpu.id if gpu is not None else None,
         gpu_uuid=gpu.uuid if gpu is not None else None,
         charges=place.charges,
+        startup=StartupSource.DECLARED if stated else StartupSource.DERIVED,
+        declared=declared,
     )

@@ -35,6 +35,15 @@ class Checkpoints(Protocol):
             Unmeasurable: see there.
         """
 
+    async def digest(self, model_path: str) -> str:
+        """The digest as it is now: cheap while no file has changed, so fit for every launch.
+
+        Files of up to 1 MiB are read again whatever their times say.
+
+        Raises:
+            Unmeasurable: see there.
+        """
+
 
 class Unfetchable(Exception):
     """A model's files could not be fetched.

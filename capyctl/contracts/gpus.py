@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
-from capyctl.domain.devices import MachineShape, MemorySample
+from capyctl.domain.devices import MachineShape, MemorySample, ProcessFigures
 
 
 class Machine(Protocol):
@@ -12,4 +13,7 @@ class Machine(Protocol):
         """GPUs and memory domains. Read once, at start; blocks for up to 3 s."""
 
     async def sample(self) -> MemorySample:
-        """Available bytes per domain now. Runs in a thread; at most once a second."""
+        """Available bytes per domain now, within 3 s. A domain that is missing was not seen."""
+
+    async def look_at(self, pids: Collection[int]) -> ProcessFigures:
+        """Host RAM and programs of these processes; those that are gone count nothing."""

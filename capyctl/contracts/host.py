@@ -43,7 +43,10 @@ class ParkProof:
     """A park that was seen to have freed memory."""
 
     residue: Charges
-    """Bytes still used per domain, as measured; empty where nothing could be measured."""
+    """Bytes still used per domain; empty where nothing could be measured."""
+    attributed: bool = True
+    """They are the launch's own by the driver's word. False: an upper bound, from how much the
+    machine has more available than before."""
 
 
 class Host(Protocol):
@@ -79,8 +82,17 @@ class Host(Protocol):
             LaunchRefused: it will never be ready as ordered.
         """
 
+    def start_peak(self, record: LaunchRecord) -> Charges:
+        """Most bytes that the start took per domain, once `wait_ready` has returned.
+
+        Only domains where that can be told; empty for an engine that was found again.
+        """
+
     async def wait_exit(self, record: LaunchRecord) -> ExitStatus:
-        """Return when the engine (its leader or a worker) has ended. Cancelling detaches."""
+        """Return when the engine (its leader or a worker that holds memory) has ended.
+
+        Cancelling detaches.
+        """
 
     def is_running(self, record: LaunchRecord) -> bool:
         """False only when it is certain that the engine's leader is gone."""
@@ -88,12 +100,14 @@ class Host(Protocol):
     async def park(self, record: LaunchRecord) -> ParkProof:
         """Park an idle engine and see the memory come free.
 
+        Memory that is not seen to come free is in the residue.
+
         Raises:
             ParkRefused, EngineBroken: see `contracts.engines`.
         """
 
     async def wake(self, record: LaunchRecord) -> None:
-        """Wake a parked engine and check its canary.
+        """Wake a parked engine and check its canary; files it reloads are compared first.
 
         Raises:
             EngineBroken: only ending it is safe.

@@ -61,6 +61,12 @@ class Processes(Protocol):
     def group_members(self, process: ProcessIdentity) -> tuple[int, ...]:
         """Pids in the process group that this leader opened, workers and helpers included."""
 
+    async def members(self, process: ProcessIdentity) -> Mapping[int, ProcessIdentity]:
+        """All living processes of the launch by pid, the leader among them.
+
+        Looks at the whole of ``/proc`` in a thread: some milliseconds.
+        """
+
     async def stranger_on(self, process: ProcessIdentity, port: int) -> int | None:
         """Pid of a process outside the launch that listens on this port.
 

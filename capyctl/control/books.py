@@ -13,16 +13,17 @@ from capyctl.ledger.ledger import (
     Foreign,
     Ledger,
     charge,
-    foreign_bytes,
+    foreign_since,
     free,
     hold,
     open_ledger,
     withdraw,
 )
 from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.parking import parked_charges
 from capyctl.machines.switch import Switch
 from capyctl.messages.instance import Cause
-from capyctl.messages.placement import Occupy, Reserve
+from capyctl.messages.placement import AskPark, Occupy, Reserve
 
 _IN_LINE = {InstanceState.QUEUED: Phase.COLD, InstanceState.WAKE_QUEUED: Phase.WAKE}
 
@@ -56,7 +57,8 @@ class Books:
     occupancy: dict[InstanceId, Occupy] = attrs.field(factory=dict)
     line: dict[str, Waiting] = attrs.field(factory=dict)
     turns: dict[HostId, Turn] = attrs.field(factory=dict)
-    samples: dict[HostId, MemorySample] = attrs.field(factory=dict)
+    foreign: Foreign = attrs.field(factory=dict)
+    """What others hold on the devices, as far as was seen."""
     released_at_s: dict[HostId, float] = attrs.field(factory=dict)
 
     @classmethod
@@ -68,14 +70,10 @@ class Books:
                 ledger = booked(ledger, one)
         return cls(ledger=ledger)
 
-    def foreign(self) -> Foreign:
-        """What others hold on the devices; a look from before the last release tells nothing."""
-        fresh = {
-            host: sample
-            for host, sample in self.samples.items()
-            if sample.at_s > self.released_at_s.get(host, -1.0)
-        }
-        return foreign_bytes(self.ledger, fresh)
+    def look(self, host: HostId, sample: MemorySample) -> None:
+        """Take in a look at memory; one from before the last release tells nothing."""
+        if sample.at_s > self.released_at_s.get(host, -1.0):
+            self.foreign = foreign_since(self.ledger, {host: sample}, self.foreign)
 
     def turn_of(self, ask: str) -> Turn | None:
         return next((t for t in self.turns.values() if t.switch.ask == ask), None)
@@ -108,6 +106,16 @@ def _reconciled(ledger: Ledger, entry: Entry, one: Instance | None) -> Ledger:
     if entry.ask is not None and one.held.phase is not entry.phase:
         ledger = withdraw(ledger, entry.instance, entry.ask)
     return charge(ledger, entry.instance, one.held.phase, one.held.charges)
+
+
+def park_questions(directory: Directory) -> list[AskPark]:
+    """After a restart of the actor: parks whose question went down with it."""
+    return [
+        AskPark(ask=one.ask, instance=one.id, parked=parked_charges(one, {}))
+        for mine in directory.instances.values()
+        for one in mine.values()
+        if one.state is InstanceState.PARK_DRAIN and one.ask is not None
+    ]
 
 
 def reserve_for(one: Instance) -> Reserve:

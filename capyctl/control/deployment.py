@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 import attrs
@@ -28,6 +29,7 @@ from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
 from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
+from capyctl.machines.learning import files_changed
 from capyctl.machines.progress import activation_refusal, preinitialize_refused, progress
 from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
@@ -83,7 +85,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
 
     async def on_start(self) -> None:
         admission = self._directory.admission(self.id)
-        admission.on_stranded = self._stranded
+        admission.on_stranded = lambda: self._world.tell(self.ref, m.DemandArose())
         admission.take_nudge()
         for index in range(self.data.spec.instances):
             self._instance_ref(index)
@@ -135,9 +137,6 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             wanted=self._wanted,
         )
 
-    def _stranded(self) -> None:
-        self._world.tell(self.ref, m.DemandArose())
-
     # -- actions -----------------------------------------------------------------------------
 
     async def _act(self, action: m.Act, reply: ReplyTo | None, fit: m.FitAnswered | None) -> None:
@@ -145,6 +144,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         try:
             decision = decide(self.picture(), action, moment, fit=fit)
         except Refused as refused:
+            if refused.code == "checkpoint_mismatch":
+                self._measuring.begin(self.data)  # they may have been restored
             await refuse(self._world.store, reply, refused, action.receipt)
             return
         if isinstance(decision, NeedFit):
@@ -308,12 +309,10 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         elif isinstance(message, m.CheckpointUnmeasured):
             after = unmeasured(self.data, message.diagnostic, message.detail)
         else:
-            after = measured(self.data, message.facts, self._resolve)
+            spec = self.data.spec
+            after = measured(self.data, message.facts, partial(self._needs.resolve, spec))
         if after != self.data:
             await self._store_quietly(Accepted(deployment=after))
-
-    def _resolve(self, facts: CheckpointFacts) -> ResolvedSpec:
-        return self._needs.resolve(self.data.spec, facts)
 
     # -- instances ---------------------------------------------------------------------------
 
@@ -343,10 +342,12 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 await self._store_quietly(given_up)
         if not message.start_failed:
             return
-        picture = self.picture()
-        if any(one.state is InstanceState.READY for one in picture.active):
-            return
         one = self._directory.instance(message.instance)
+        changed = files_changed(self.data, one)
+        if changed is not None:
+            await self._store_quietly(changed)
+        if any(other.state is InstanceState.READY for other in self.picture().active):
+            return
         if one.failure is not None:
             answer = activation_refusal(self.data.spec.name, one.failure)
             self._directory.admission(self.id).refuse_waiting(answer)

@@ -26,7 +26,7 @@ from capyctl.machines.resume import resume
 from capyctl.machines.table import Step
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import InstanceChanged
-from capyctl.messages.placement import Charge, EvictionFailed, Free, Withdraw
+from capyctl.messages.placement import AskPark, Charge, EvictionFailed, Free, Withdraw
 
 PROOF_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Pauses between further attempts to prove that an engine is gone; the last one repeats."""
@@ -122,7 +122,13 @@ class InstanceActor(Actor[m.InstanceMessage]):
 
     def _perform(self, effect: e.Effect) -> None:
         match effect:
-            case e.AskMemory() | e.WithdrawMemory() | e.ChargePhase() | e.FreeMemory():
+            case (
+                e.AskMemory()
+                | e.WithdrawMemory()
+                | e.ChargePhase()
+                | e.AskParkRoom()
+                | e.FreeMemory()
+            ):
                 self._perform_memory(effect)
             case e.EvictionOver(reason):
                 self._tell_placement(EvictionFailed(instance=self.id, reason=reason))
@@ -162,7 +168,8 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 assert_never(effect)
 
     def _perform_memory(
-        self, effect: e.AskMemory | e.WithdrawMemory | e.ChargePhase | e.FreeMemory
+        self,
+        effect: e.AskMemory | e.WithdrawMemory | e.ChargePhase | e.AskParkRoom | e.FreeMemory,
     ) -> None:
         match effect:
             case e.AskMemory():
@@ -172,10 +179,12 @@ class InstanceActor(Actor[m.InstanceMessage]):
             case e.ChargePhase(held):
                 charges = held.charges
                 self._tell_placement(Charge(instance=self.id, phase=held.phase, charges=charges))
-            case e.FreeMemory():
+            case e.AskParkRoom(ask, parked):
+                self._tell_placement(AskPark(ask=ask, instance=self.id, parked=parked))
+            case e.FreeMemory(why):
                 self._cancel_step()
                 self._gate.settle_unproven()
-                self._tell_placement(Free(instance=self.id))
+                self._tell_placement(Free(instance=self.id, why=why))
 
     def _perform_time(self, effect: e.RetryAfter | e.DeadlineAt | e.NoDeadline) -> None:
         match effect:
@@ -257,7 +266,8 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 if order is None:
                     answer = m.EngineProved(launch=record.launch)
                 else:
-                    answer = m.EngineAnswered(launch=record.launch, canary=canary)
+                    peak = self._host.start_peak(record)
+                    answer = m.EngineAnswered(launch=record.launch, canary=canary, peak=peak)
         except LaunchRefused as refused:
             answer = m.EngineUnfit(launch=record.launch, code=refused.code, detail=refused.detail)
         self._tell_self(answer)
@@ -277,7 +287,12 @@ class InstanceActor(Actor[m.InstanceMessage]):
         try:
             with trio.move_on_after(within_s):
                 proof = await self._host.park(record)
-                answer = m.EngineParked(launch=record.launch, residue=proof.residue)
+                answer = m.EngineParked(
+                    launch=record.launch,
+                    residue=proof.residue,
+                    attributed=proof.attributed,
+                    growth_limit=self._world.parked_growth_limit,
+                )
         except ParkRefused as refused:
             answer = m.EngineNotParked(launch=record.launch, reason=str(refused))
         except Broken as broken:

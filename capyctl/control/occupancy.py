@@ -17,6 +17,7 @@ def occupancy(one: Instance, spec: DeploymentSpec, elsewhere: bool) -> Occupy:
         parks=parks,
         protected=spec.warm or spec.explicit,
         ready_elsewhere=elsewhere,
+        grown=one.held is not None and one.held.grown is not None,
     )
 
 

@@ -10,18 +10,25 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from actors import Actor, Ref
-from capyctl.control.books import Books, Turn, Waiting
+from capyctl.control.books import Books, Turn, Waiting, park_questions
 from capyctl.control.surroundings import World
 from capyctl.control.turns import Turns
 from capyctl.domain.ids import InstanceId, SwitchId
 from capyctl.domain.specs import Phase
-from capyctl.ledger.ledger import Entry, charge, free, hold, withdraw
+from capyctl.ledger.ledger import Entry, charge, free, hold, promise_park, withdraw
 from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, Wanted, commit, plan
-from capyctl.ledger.victims import Occupant
-from capyctl.machines.switch import WINDOW_S, SwitchEvent, SwitchState
+from capyctl.ledger.reasons import why_no_room, why_not_parked
+from capyctl.ledger.victims import Occupant, full_name, parked_shortage
+from capyctl.machines.switch import WINDOW_S, SwitchEvent, SwitchState, stopped
 from capyctl.messages import placement as m
 from capyctl.messages.deployment import FitAnswered
-from capyctl.messages.instance import Reserved, ReserveRefused, ReserveWaits
+from capyctl.messages.instance import (
+    NoParkRoom,
+    ParkRoom,
+    Reserved,
+    ReserveRefused,
+    ReserveWaits,
+)
 
 ROUNDS_MAX = 3
 
@@ -49,6 +56,8 @@ class PlacementActor(Actor[m.PlacementMessage]):
         if not self._first:
             self._books.reconcile(self._world.directory)
             self._turns.set_timers_again()
+            for question in park_questions(self._world.directory):
+                self._park_room(question)
             await self._serve_line()
 
     async def handle(self, message: m.PlacementMessage) -> None:
@@ -59,8 +68,10 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 await self._withdraw(message)
             case m.Charge():
                 await self._charge(message)
+            case m.AskPark():
+                self._park_room(message)
             case m.Free():
-                await self._freed(message.instance)
+                await self._freed(message)
             case m.EvictionFailed():
                 await self._turns.victim_stayed(message.instance, message.reason)
             case m.Occupy():
@@ -72,7 +83,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             case m.SwitchTimedOut():
                 await self._turns.timed_out(message.switch)
             case m.Sampled():
-                self._books.samples[message.host] = message.sample
+                self._books.look(message.host, message.sample)
             case _:
                 assert_never(message)
         self._refuse_after_failed_switches()
@@ -108,6 +119,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             ready_elsewhere=known.ready_elsewhere,
             last_used_s=last_used_s,
             parked=parked,
+            grown=known.grown,
         )
 
     async def _occupied(self, message: m.Occupy) -> None:
@@ -143,7 +155,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             wanted,
             self._occupants(),
             may_evict=mine is None and self._may_switch(waiting),
-            foreign=self._books.foreign(),
+            foreign=self._books.foreign,
             beside=beside,
         )
         match found:
@@ -204,21 +216,35 @@ class PlacementActor(Actor[m.PlacementMessage]):
 
     def _no_room(self, ask: str, waiting: Waiting, found: NoRoom) -> None:
         reserve = waiting.reserve
+        why = why_no_room(found, self._name)
         if reserve.for_request and found.hopeless:
-            self._refuse(ask, reserve, "insufficient_resources", found.reason)
+            self._refuse(ask, reserve, "insufficient_resources", why)
             return
-        if waiting.told != found.reason:
-            waiting.told = found.reason
-            self._tell(reserve.instance, ReserveWaits(ask=ask, reason=found.reason))
+        if waiting.told != why:
+            waiting.told = why
+            self._world.log("memory_is_waited_for", instance=str(reserve.instance), reason=why)
+            self._tell(reserve.instance, ReserveWaits(ask=ask, reason=why))
+
+    def _name(self, instance: InstanceId) -> str:
+        """What people call an instance: its deployment, and its index where it has several."""
+        deployment = self._world.directory.deployments.get(instance.deployment)
+        if deployment is None:
+            return str(instance)
+        many = deployment.spec.instances > 1
+        return f"{deployment.spec.name}/{instance.index}" if many else deployment.spec.name
 
     def _refuse(self, ask: str, reserve: m.Reserve, code: str, reason: str) -> None:
         del self._books.line[ask]
+        self._world.log(
+            "memory_is_refused", instance=str(reserve.instance), code=code, reason=reason
+        )
         self._tell(reserve.instance, ReserveRefused(ask=ask, code=code, reason=reason))
 
     def _answer_fit(self, message: m.AskFit) -> None:
         """Would these fit together? Books on a copy; the live ledger is not touched."""
         trial, fitting, victims = self._books.ledger, [], []
         short: str | None = None
+        whole_hosts = True
         occupants = self._occupants()
         for question in message.questions:
             wanted = Wanted(
@@ -227,11 +253,13 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 candidates=question.candidates,
             )
             found = plan(
-                trial, wanted, occupants, may_evict=message.evict, foreign=self._books.foreign()
+                trial, wanted, occupants, may_evict=message.evict, foreign=self._books.foreign
             )
             if isinstance(found, NoRoom):
                 evict = "" if message.evict else "; `--evict` would move idle models out of the way"
-                short = short or f"Instance {question.index}: {found.reason}{evict}"
+                why = why_no_room(found, self._name)
+                short = short or f"Instance {question.index}: {why}{evict}"
+                whole_hosts = whole_hosts and found.empty_host
                 continue
             if isinstance(found, FitsAfter):
                 for victim in found.victims:
@@ -252,6 +280,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             request=message.request,
             fitting=tuple(fitting),
             shortage=short,
+            code="startup_requires_empty_host" if short and whole_hosts else "capacity_blocked",
             victims=tuple(victims),
             switch=SwitchId(self._world.ids.ulid()) if victims else None,
         )
@@ -276,14 +305,30 @@ class PlacementActor(Actor[m.PlacementMessage]):
             self._books.ledger, message.instance, message.phase, message.charges
         )
         if message.phase is Phase.PARKED:
-            await self._turns.victim_gone(message.instance)
+            await self._turns.victim_gone(message.instance, "parked")
         elif message.phase is Phase.READY:
             await self._turns.target(message.instance, SwitchEvent.TARGET_UP)
 
-    async def _freed(self, instance: InstanceId) -> None:
+    def _park_room(self, message: m.AskPark) -> None:
+        """Room for a parked model is promised before anything is told to park."""
+        entry = self._books.ledger.entries.get(message.instance)
+        if entry is None:
+            return
+        short = parked_shortage(self._books.ledger, entry, message.parked)
+        if short is None:
+            self._books.ledger = promise_park(self._books.ledger, message.instance, message.parked)
+            self._tell(message.instance, ParkRoom(ask=message.ask))
+            return
+        why = why_not_parked(short, self._name)
+        self._world.log("park_has_no_room", instance=str(message.instance), reason=why)
+        refused = NoParkRoom(ask=message.ask, reason=why, full=full_name(short))
+        self._tell(message.instance, refused)
+
+    async def _freed(self, message: m.Free) -> None:
+        instance = message.instance
         self._note_release(instance)
         self._books.ledger = free(self._books.ledger, instance)
-        await self._turns.victim_gone(instance)
+        await self._turns.victim_gone(instance, stopped(message.why))
         await self._turns.target(instance, SwitchEvent.TARGET_GONE)
 
     def _note_release(self, instance: InstanceId) -> None:

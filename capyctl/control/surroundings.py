@@ -48,6 +48,8 @@ class World:
     tell: Tell = tell_now
     drain_s: float = 30.0
     """How long requests may take to finish before their instance is parked or stopped."""
+    parked_growth_limit: str = "auto"
+    """`parked_growth_limit`: ``auto``, ``off``, a percentage, or a size."""
 
     def moment(self) -> Moment:
         return Moment(

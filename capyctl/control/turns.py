@@ -150,10 +150,17 @@ class Turns:
             await self.step(turn, SwitchEvent.TOO_LITTLE)
             self._failed = [failed for failed in self._failed if failed[0] != ask]
 
-    async def victim_gone(self, instance: InstanceId) -> None:
+    async def victim_gone(self, instance: InstanceId, how: str) -> None:
+        """``how``: what is told of it, ``parked`` or ``stopped (no room to park)``."""
         for turn in list(self._books.turns.values()):
-            if instance in turn.switch.left:
-                await self.step(turn, sw.VictimGone(instance))
+            if instance not in turn.switch.left:
+                continue
+            planned = next(v for v in turn.switch.victims if v.instance == instance)
+            told = sw.stopped(planned.why) if how == "stopped" else how
+            self._world.log(
+                "victim_released", switch=turn.switch.id, victim=str(instance), released=told
+            )
+            await self.step(turn, sw.VictimGone(instance, told))
 
     async def victim_stayed(self, instance: InstanceId, reason: str) -> None:
         for turn in list(self._books.turns.values()):

@@ -116,6 +116,7 @@ async def _open_mirrors(
         session_epoch=stored.session_epoch,
         log=log.event,
         drain_s=settings.switching_drain_s,
+        parked_growth_limit=settings.parked_growth_limit,
     )
     return Mirrors(
         world=world,

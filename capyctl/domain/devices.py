@@ -69,6 +69,16 @@ class MemorySample:
 
 
 @attrs.frozen(kw_only=True)
+class ProcessFigures:
+    """What one look at some processes showed."""
+
+    anonymous_bytes: int = 0
+    """Host RAM of their own, files left out."""
+    programs: frozenset[str] = frozenset()
+    """What they run, by the kernel's short names."""
+
+
+@attrs.frozen(kw_only=True)
 class EngineSample:
     """What one look at an engine's own gauges showed."""
 
@@ -99,5 +109,7 @@ class Profile:
     approved_env: tuple[str, ...] = ()
     cuda_home: str | None = None
     build_fingerprint: str | None = None
+    installation_drift: str = "warn"
+    """``warn`` or ``refuse``."""
     source: str = "engines_file"
     """``engines_file``, ``document``, or ``simulated``."""

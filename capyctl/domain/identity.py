@@ -21,8 +21,14 @@ class ExitStatus:
 
     exit_code: int | None
     """Negative is the number of the signal that ended it; None when it was not our child."""
+    worker_pid: int | None = None
+    """A worker that held the model ended first, this one."""
 
     def __str__(self) -> str:
+        if self.worker_pid is not None:
+            return f"its worker process {self.worker_pid} ended"
+        if self.exit_code == 0:
+            return "exit code 0, although nothing had told it to end"
         if self.exit_code is None:
             return "exit status unknown"
         if self.exit_code < 0:

@@ -6,7 +6,27 @@ import attrs
 
 from capyctl.domain.identity import ProcessIdentity
 from capyctl.domain.ids import DeploymentId, InstanceId, LaunchId
-from capyctl.domain.specs import EngineSettings, PhaseCharges, Residency
+from capyctl.domain.specs import Charges, EngineSettings, PhaseCharges, Residency
+
+
+@attrs.frozen(kw_only=True)
+class ModelFiles:
+    """The files that a launch must find as they were measured."""
+
+    path: str
+    """Absolute: the model's directory, or its one file."""
+    digest: str
+    """``sha256:`` and 64 hexadecimal digits."""
+
+
+@attrs.frozen(kw_only=True)
+class Installation:
+    """Digests of an engine's files: when its profile was first used, and at this launch."""
+
+    registered: str
+    observed: str
+    flag: bool = False
+    """They differ, and nobody was told of this difference yet."""
 
 
 @attrs.frozen(kw_only=True)
@@ -21,6 +41,8 @@ class LaunchOrder:
     """GPUs the engine may see; empty on a machine without one."""
     charges: PhaseCharges | None = None
     """What the launch is charged on its domains, phase by phase."""
+    files: ModelFiles | None = None
+    """None: nothing is known to compare with."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +66,12 @@ class LaunchRecord:
     model_path: str
     canary: str | None = None
     """What the fixed prompt answered at first readiness; a wake must answer the same."""
+    device_uuids: tuple[str, ...] = ()
+    """GPUs it may use."""
+    ready: Charges = attrs.field(factory=dict)
+    """What it is charged while it serves."""
+    files: ModelFiles | None = None
+    installation: Installation | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -52,6 +52,17 @@ class PhaseCharges:
         return found
 
 
+class StartupSource(enum.Enum):
+    """What the charge of a start rests on."""
+
+    DECLARED = "declared"
+    DERIVED = "derived"
+    """A placeholder from the size of the weights, until a start was measured."""
+    MEASURED = "measured"
+    WHOLE_HOST = "whole_host"
+    """The placeholder is larger than the machine: all that is left of it, on an empty host."""
+
+
 @attrs.frozen(kw_only=True)
 class Candidate:
     """One place where an instance could run: a host, its device, and the charges there."""
@@ -61,6 +72,22 @@ class Candidate:
     """None on a machine without a GPU."""
     gpu_uuid: str | None = None
     charges: PhaseCharges
+    startup: StartupSource = StartupSource.DERIVED
+    declared: bool = False
+    """The document states all five phases: measurements change none of them."""
+
+
+@attrs.frozen(kw_only=True)
+class Measured:
+    """What the launches of one revision were seen to take on one host."""
+
+    host: HostId
+    installation: str | None = None
+    """Digest of the engine's files at that time, where it is known."""
+    peak: Charges = attrs.field(factory=dict)
+    """Largest bytes of a start per domain."""
+    residue: Charges = attrs.field(factory=dict)
+    """Largest bytes kept while parked, per domain."""
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +135,8 @@ class EngineSettings:
     build_fingerprint: str | None = None
     """Which build of the engine the profile stands for."""
     cuda_home: str | None = None
+    installation_drift: str = "warn"
+    """``warn`` or ``refuse``: what a launch does once the engine's files have changed."""
 
 
 @attrs.frozen(kw_only=True)

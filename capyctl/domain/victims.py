@@ -16,3 +16,5 @@ class Victim:
     """Stop it: it cannot park, or parked it would still be in the way."""
     windowed: bool
     """It is its deployment's last ready instance: the admission window goes first."""
+    why: str | None = None
+    """Why it is stopped although its engine parks: ``no room to park`` and alike."""

@@ -8,11 +8,18 @@ from pathlib import Path
 import attrs
 import trio
 
-from capyctl.domain.devices import Gpu, MachineShape, MemoryKind, MemorySample
+from capyctl.domain.devices import (
+    Gpu,
+    MachineShape,
+    MemoryKind,
+    MemorySample,
+    ProcessFigures,
+)
 from capyctl.domain.ids import DomainName, GpuId, HostId
 from capyctl.gpus.absent import NoCards
 from capyctl.gpus.memory import MemoryUnreadable, RamReading, read_ram
 from capyctl.gpus.nvml import Card, Cards, CardsUnreadable, NoDriver, Nvml
+from capyctl.gpus.processes import read_processes
 from capyctl.ledger.limits import SYSTEM, UNIFIED, RamLimits, derive_domains
 
 PROC = Path("/proc")
@@ -77,13 +84,20 @@ class LocalMachine:
             at_s=self._monotonic_s(), available_bytes=available, used_by_pid=used_by_pid
         )
 
+    async def look_at(self, pids: Collection[int]) -> ProcessFigures:
+        """See the contract; reads one small file a process, in a thread."""
+        return await trio.to_thread.run_sync(
+            read_processes, self._proc, tuple(pids), limiter=self._ram_limiter
+        )
+
     def _note(
         self, card: Card, available: dict[DomainName, int], used_by_pid: dict[int, int]
     ) -> None:
         gpu = next((one for one in self._shape.gpus if one.uuid == card.uuid), None)
-        if gpu is None or card.integrated or self._shape.unified:
+        if gpu is None:
             return
-        available[gpu.domain] = card.free_bytes
+        if not card.integrated and not self._shape.unified:
+            available[gpu.domain] = card.free_bytes
         for pid, used_bytes in card.used_by_pid.items():
             used_by_pid[pid] = used_by_pid.get(pid, 0) + used_bytes
 

@@ -132,7 +132,8 @@ class Nvml:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError_NotSupported:
-            return Card(**known, total_bytes=None)
+            used = self._used_by_pid(handle)
+            return Card(**known, total_bytes=None, used_by_pid=used)
         return Card(
             **known,
             total_bytes=memory.total,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -200,7 +200,7 @@ class LocalProcesses:
         a microsecond for each process of the machine."""
         return group_pids(process.pid)
 
-    async def members(self, process: ProcessIdentity) -> dict[int, ProcessIdentity]:
+    async def members(self, process: ProcessIdentity) -> Mapping[int, ProcessIdentity]:
         """All living processes of the launch, also those that left its group; by pid.
 
         The leader is among them while it lives. Looks at the whole of ``/proc`` in a thread.

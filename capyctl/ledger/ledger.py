@@ -10,7 +10,6 @@ import attrs
 from capyctl.domain.devices import MachineShape, MemoryDomain, MemoryKind, MemorySample
 from capyctl.domain.ids import DomainName, HostId, InstanceId
 from capyctl.domain.specs import Charges, Phase
-from capyctl.domain.units import gib
 
 Pool: TypeAlias = tuple[HostId, DomainName]
 
@@ -27,24 +26,31 @@ class Entry:
     """The granted request, until its instance has confirmed a later phase."""
     before: Entry | None = None
     """What a withdrawn wake goes back to."""
+    parks_to: Charges | None = None
+    """What it will be charged once the park under way is done; counts as parked already."""
+
+
+@attrs.frozen(kw_only=True)
+class Holder:
+    """Who holds how much of a pool."""
+
+    instance: InstanceId
+    phase: Phase
+    held_bytes: int
 
 
 @attrs.frozen(kw_only=True)
 class Shortage:
-    """What does not fit: one pool, with its figures."""
+    """What does not fit: one pool, with its figures. `reasons` puts it into words."""
 
     host: HostId
     domain: MemoryDomain
     need_bytes: int
     available_bytes: int
-
-    def __str__(self) -> str:
-        device = self.domain.kind is MemoryKind.DEVICE
-        code = "insufficient_device_memory" if device else "insufficient_memory"
-        return (
-            f"{code}: needs {gib(self.need_bytes)} of {self.domain.name} memory, "
-            f"{gib(max(0, self.available_bytes))} available"
-        )
+    holders: tuple[Holder, ...] = ()
+    """Largest first."""
+    outside_bytes: int = 0
+    """Held by programs that are not ours, beyond the free reserve."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,15 +78,25 @@ class Ledger:
         )
 
     def parked_bytes(self, pool: Pool, *, without: InstanceId | None = None) -> int:
-        """Bytes charged on ``pool`` for parked instances."""
+        """Bytes charged on ``pool`` for parked instances, and promised to those that park."""
         host, domain = pool
         return sum(
-            entry.charges.get(domain, 0)
+            (entry.charges if entry.parks_to is None else entry.parks_to).get(domain, 0)
             for entry in self.entries.values()
             if entry.host == host
             and entry.instance != without
-            and entry.phase in (Phase.PARKED, Phase.PARKING)
+            and (entry.phase is Phase.PARKED or entry.parks_to is not None)
         )
+
+    def holders(self, pool: Pool, *, without: InstanceId | None = None) -> tuple[Holder, ...]:
+        """Who is charged on ``pool``, largest first."""
+        host, domain = pool
+        found = [
+            Holder(instance=e.instance, phase=e.phase, held_bytes=e.charges[domain])
+            for e in self.entries.values()
+            if e.host == host and e.instance != without and e.charges.get(domain, 0) > 0
+        ]
+        return tuple(sorted(found, key=lambda h: (-h.held_bytes, str(h.instance))))
 
 
 def open_ledger(shapes: tuple[MachineShape, ...]) -> Ledger:
@@ -117,7 +133,12 @@ def shortage(
         available = domain.managed_limit_bytes - taken - excess
         if need_bytes > available:
             return Shortage(
-                host=host, domain=domain, need_bytes=need_bytes, available_bytes=available
+                host=host,
+                domain=domain,
+                need_bytes=need_bytes,
+                available_bytes=max(0, available),
+                holders=ledger.holders((host, name), without=replaces),
+                outside_bytes=excess,
             )
     return None
 
@@ -138,6 +159,25 @@ def foreign_bytes(ledger: Ledger, samples: Samples) -> Foreign:
         if name in sample.available_bytes:
             used = domain.total_bytes - sample.available_bytes[name]
             found[pool] = max(0, used - ledger.charged_bytes(pool))
+    return found
+
+
+def foreign_since(ledger: Ledger, fresh: Samples, before: Foreign) -> Foreign:
+    """What others hold, by the newest looks and by what was known before them.
+
+    A pool that was not seen keeps its figure. While a start or wake is charged there whose
+    memory is not resident yet, the charge would hide what others hold: then the figure only grows.
+    """
+    seen = foreign_bytes(ledger, fresh)
+    found = {**before, **seen}
+    for pool in seen:
+        if any(
+            e.host == pool[0]
+            and e.phase in (Phase.COLD, Phase.WAKE)
+            and e.charges.get(pool[1], 0) > 0
+            for e in ledger.entries.values()
+        ):
+            found[pool] = max(seen[pool], before.get(pool, 0))
     return found
 
 
@@ -176,7 +216,16 @@ def charge(ledger: Ledger, instance: InstanceId, phase: Phase, charges: Charges)
         name: min(wanted, max(entry.charges.get(name, 0), _room(ledger, entry, name)))
         for name, wanted in charges.items()
     }
-    return hold(ledger, attrs.evolve(entry, phase=phase, charges=kept, ask=None, before=None))
+    return hold(
+        ledger,
+        attrs.evolve(entry, phase=phase, charges=kept, ask=None, before=None, parks_to=None),
+    )
+
+
+def promise_park(ledger: Ledger, instance: InstanceId, parked: Charges) -> Ledger:
+    """The ledger with room kept for what the instance will be charged once it is parked."""
+    entry = ledger.entries.get(instance)
+    return ledger if entry is None else hold(ledger, attrs.evolve(entry, parks_to=parked))
 
 
 def _room(ledger: Ledger, entry: Entry, name: DomainName) -> int:

@@ -8,12 +8,18 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.devices import MemoryKind
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
 from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, shortage
-from capyctl.ledger.victims import Occupant, after_park, in_order, may_go, parked_shortage
+from capyctl.ledger.victims import (
+    Occupant,
+    after_park,
+    full_name,
+    in_order,
+    may_go,
+    parked_shortage,
+)
 from capyctl.ledger.whole_host import host_is_empty, takes_whole_host, whole_host
 
 PLANS_MAX = 4096
@@ -179,28 +185,22 @@ def _victims(
     foreign: Foreign | None,
 ) -> tuple[Victim, ...] | None:
     """The fewest that make room on this place, or None."""
-    charges = candidate.charges.of(wanted.phase)
     here = [
         o
         for o in in_order(occupants.values())
         if o.instance != wanted.instance
         and may_go(o)
-        and _touches(ledger.entries.get(o.instance), candidate, charges)
+        and _in_the_way(ledger, ledger.entries.get(o.instance), candidate, wanted)
     ]
     for chosen in itertools.chain(itertools.islice(_sets(here), PLANS_MAX), _prefixes(here)):
         for stops in (False, True):
             after, victims = _without(ledger, chosen, stop=stops)
-            short = shortage(
-                after, candidate.host, charges, replaces=wanted.instance, foreign=foreign
-            )
-            if short is None:
+            if placed(after, candidate, wanted, foreign) is not None:
                 return victims
     return None
 
 
-def _in_the_way(
-    ledger: Ledger, entry: Entry | None, candidate: Candidate, wanted: Wanted
-) -> bool:
+def _in_the_way(ledger: Ledger, entry: Entry | None, candidate: Candidate, wanted: Wanted) -> bool:
     if entry is None or entry.host != candidate.host:
         return False
     if takes_whole_host(ledger, candidate, wanted.phase) and entry.phase is not Phase.PARKED:
@@ -248,8 +248,7 @@ def _why_stopped(ledger: Ledger, entry: Entry, occupant: Occupant) -> str | None
     short = parked_shortage(ledger, entry, occupant.parked)
     if short is None:
         return None
-    beside = short.domain.kind is MemoryKind.DISTINCT
-    return "host RAM full" if beside else "no room to park"
+    return full_name(short)
 
 
 def _no_room(

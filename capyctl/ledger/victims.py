@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import attrs
 
+from capyctl.domain.devices import MemoryKind
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Charges, Phase
-from capyctl.ledger.ledger import Entry, Ledger
+from capyctl.ledger.ledger import Entry, Ledger, Shortage
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +29,8 @@ class Occupant:
     last_used_s: float
     parked: Charges
     """What it would be charged once parked."""
+    grown: bool = False
+    """Its engine keeps ever more while parked: the next park is a stop."""
 
 
 def may_go(occupant: Occupant) -> bool:
@@ -42,16 +45,40 @@ def in_order(occupants: Iterable[Occupant]) -> list[Occupant]:
 
 
 def after_park(entry: Entry, occupant: Occupant) -> Entry:
-    return attrs.evolve(entry, phase=Phase.PARKED, charges=occupant.parked, ask=None, before=None)
+    return attrs.evolve(
+        entry,
+        phase=Phase.PARKED,
+        charges=occupant.parked,
+        ask=None,
+        before=None,
+        parks_to=None,
+    )
 
 
-def parked_room(ledger: Ledger, entry: Entry, parked: Charges) -> bool:
-    """Whether one more parked copy stays within the parked limits of its host."""
+def parked_shortage(ledger: Ledger, entry: Entry, parked: Charges) -> Shortage | None:
+    """Where one more parked copy would exceed the parked limit of its host; None: nowhere.
+
+    The figures are those of the parked limit: what is available of it, and who is parked there.
+    """
     for name, parked_bytes in parked.items():
-        domain = ledger.pools.get((entry.host, name))
+        pool = (entry.host, name)
+        domain = ledger.pools.get(pool)
         if domain is None:
             continue
-        taken = ledger.parked_bytes((entry.host, name), without=entry.instance)
+        taken = ledger.parked_bytes(pool, without=entry.instance)
         if taken + parked_bytes > domain.parked_limit_bytes:
-            return False
-    return True
+            holders = ledger.holders(pool, without=entry.instance)
+            return Shortage(
+                host=entry.host,
+                domain=domain,
+                need_bytes=parked_bytes,
+                available_bytes=max(0, domain.parked_limit_bytes - taken),
+                holders=tuple(h for h in holders if h.phase is Phase.PARKED),
+            )
+    return None
+
+
+def full_name(short: Shortage) -> str:
+    """What a record of a switch calls a parked limit that is reached."""
+    beside_card = short.domain.kind is MemoryKind.DISTINCT
+    return "host RAM full" if beside_card else "no room to park"

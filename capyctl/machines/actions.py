@@ -25,6 +25,7 @@ from capyctl.machines.deployment import (
     Deployment,
     Desired,
     Picture,
+    candidates_of,
 )
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import STOPS, observed_instance
@@ -152,14 +153,14 @@ def start(
         )
     if fit is None:
         questions = (
-            *(_question(one, resolved, Phase.WAKE) for one in wakes),
-            *(_question(one, resolved, Phase.COLD) for one in colds),
+            *(_question(one, picture.deployment, resolved, Phase.WAKE) for one in wakes),
+            *(_question(one, picture.deployment, resolved, Phase.COLD) for one in colds),
         )
         return NeedFit(questions=questions, evict=action.evict)
     wanted = len(wakes) + len(colds)
     short = not fit.fitting and not coming if not action.evict else len(fit.fitting) < wanted
     if short and not (not action.evict and len(coming) > 0):
-        raise Refused("capacity_blocked", fit.shortage or "No room for it now")
+        raise Refused(fit.code, fit.shortage or "No room for it now")
     return _accept_start(picture, action, moment, resolved, wakes, colds, fit)
 
 
@@ -181,9 +182,11 @@ def _joined(picture: Picture, coming: list[Instance]) -> OperationId | None:
     return None
 
 
-def _question(one: Instance, resolved: ResolvedSpec, phase: Phase) -> FitQuestion:
+def _question(
+    one: Instance, deployment: Deployment, resolved: ResolvedSpec, phase: Phase
+) -> FitQuestion:
     held = one.held
-    candidates = resolved.candidates
+    candidates = candidates_of(deployment, resolved)
     if phase is Phase.WAKE and held is not None:
         candidates = (held.candidate,)
     return FitQuestion(index=one.id.index, phase=phase, candidates=candidates)

@@ -25,7 +25,7 @@ def measured(
     resolve: Callable[[CheckpointFacts], ResolvedSpec],
 ) -> Deployment:
     """1. Another digest than declared: mismatch. 2. No memory plan: unusable. 3. Recorded."""
-    expected = deployment.spec.expected_digest
+    expected = deployment.checkpoint.expected or deployment.spec.expected_digest
     record = CheckpointRecord(
         state=DigestState.RECORDED,
         expected=expected,
@@ -33,7 +33,9 @@ def measured(
         source=deployment.checkpoint.source,
     )
     if expected is not None and facts.digest != expected:
-        detail = f"the files' digest is {facts.digest}, the document expects {expected}"
+        stated = expected == deployment.spec.expected_digest
+        by = "the document expects" if stated else "measured before was"
+        detail = f"the files' digest is {facts.digest}, {by} {expected}"
         record = attrs.evolve(
             record, state=DigestState.MISMATCH, diagnostic="checkpoint_mismatch", detail=detail
         )

@@ -10,8 +10,10 @@ import attrs
 from capyctl.domain.checkpoints import CheckpointRecord, DigestState, SourceState
 from capyctl.domain.errors import InferenceRefusal
 from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.launches import ModelFiles
 from capyctl.domain.operations import Operation, OperationKind
-from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
+from capyctl.domain.specs import Candidate, DeploymentSpec, Measured, ResolvedSpec
+from capyctl.ledger.measured import measured_candidate
 from capyctl.machines.instance import Instance, InstanceState
 
 
@@ -67,6 +69,23 @@ class Deployment:
     preinitialize: Operation | None = None
     """The preinitialize under way."""
     created_at_ms: int = 0
+    measured: tuple[Measured, ...] = ()
+    """What launches were seen to take, one entry per host."""
+    measured_since: int = 1
+    """Revision from which on launches count for `measured`: later ones changed only the count."""
+
+
+def candidates_of(deployment: Deployment, resolved: ResolvedSpec) -> tuple[Candidate, ...]:
+    """Where it could run, charged by what was measured of its earlier launches."""
+    return tuple(measured_candidate(c, deployment.measured) for c in resolved.candidates)
+
+
+def files_of(deployment: Deployment) -> ModelFiles | None:
+    """What a launch compares its model's files with."""
+    facts = deployment.checkpoint.facts
+    if facts is None:
+        return None
+    return ModelFiles(path=deployment.spec.model_path, digest=facts.digest)
 
 
 @attrs.frozen(kw_only=True)

@@ -13,7 +13,7 @@ import attrs
 from capyctl.domain.ids import InstanceId, LaunchId
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
 from capyctl.domain.operations import Operation
-from capyctl.domain.specs import Candidate, Charges, Phase
+from capyctl.domain.specs import Candidate, Charges, Measured, Phase
 from capyctl.messages.instance import Cause, Start, StartOrder
 
 
@@ -60,6 +60,12 @@ class Held:
     phase: Phase
     parked: Charges | None = None
     """Measured charge while parked; replaces the derived one."""
+    kept: Charges | None = None
+    """Largest charge that a park of this launch was measured at."""
+    first: Charges | None = None
+    """What its first park was measured at."""
+    grown: str | None = None
+    """Why its next park is a stop: it keeps ever more. One sentence, with figures."""
 
     @property
     def charges(self) -> Charges:
@@ -113,6 +119,10 @@ class Instance:
     """Why it waits for memory, with figures."""
     last_host: str | None = None
     last_gpu: str | None = None
+    seen: Measured | None = None
+    """What the present or last launch was seen to take."""
+    instead: str | None = None
+    """Why it is being stopped where it was to be parked: ``no room to park`` and alike."""
 
     @property
     def step_id(self) -> str | None:
@@ -146,8 +156,19 @@ class ChargePhase:
 
 
 @attrs.frozen
+class AskParkRoom:
+    """Ask placement whether a park stays within the parked limits of the host."""
+
+    ask: str
+    parked: Charges
+
+
+@attrs.frozen
 class FreeMemory:
     """Tell placement that nothing is held any more."""
+
+    why: str | None = None
+    """Why it was stopped where it was to be parked."""
 
 
 @attrs.frozen
@@ -280,6 +301,7 @@ Effect: TypeAlias = (
     AskMemory
     | WithdrawMemory
     | ChargePhase
+    | AskParkRoom
     | FreeMemory
     | EvictionOver
     | Prepare

@@ -54,10 +54,15 @@ _TRANSIENT = ("uncertain", "waking", "starting", "queued", "parking", "stopping"
 
 def shown_alone(one: Instance) -> str:
     """What the record alone shows, without operations that it does not know yet."""
-    if one.state is InstanceState.STOPPING and not any(r.kind in STOPS for r in one.riders):
+    if one.state is InstanceState.STOPPING and not _ends_as_stop(one):
         kind = None if one.operation is None else one.operation.kind
         return _ENDING.get(kind, "stopping")
     return SHOWN[one.state]
+
+
+def _ends_as_stop(one: Instance) -> bool:
+    """Somebody asked for a stop, or a park was turned into one before it was told."""
+    return one.instead is not None or any(r.kind in STOPS for r in one.riders)
 
 
 def observed_instance(one: Instance, open_operations: Iterable[Operation] = ()) -> str:

@@ -6,9 +6,12 @@ import attrs
 
 from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Charges, Phase
+from capyctl.domain.units import gib
+from capyctl.ledger.measured import growth_max_bytes
 from capyctl.machines.expiring import expire_other
 from capyctl.machines.history import end, end_open, lifecycle_event, moved
 from capyctl.machines.instance import (
+    AskParkRoom,
     Begin,
     CancelTasks,
     ChargePhase,
@@ -19,12 +22,14 @@ from capyctl.machines.instance import (
     EndEngine,
     EvictionOver,
     Failure,
+    Held,
     Instance,
     InstanceState,
     ParkEngine,
     ReopenGate,
 )
 from capyctl.machines.observed import observed_instance, shown_alone
+from capyctl.machines.seeing import with_residue
 from capyctl.machines.starting import STOP_GRACE_S, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
@@ -36,41 +41,93 @@ from capyctl.messages.instance import (
     EngineParked,
     Evict,
     GateEmpty,
+    NoParkRoom,
     Park,
+    ParkRoom,
     StepTimedOut,
 )
 
 PARK_S_MAX = 600.0
 PARK_GATE = "park"
+STOP_GATE = "stop"
 
 
 def park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
-    """Admission closes at once; the engine is told once the last request has finished."""
-    return _drain_to_park(one, event, moment, kinds=())
+    """Admission closes at once; the engine is told once the last request has finished.
+
+    An engine that kept ever more in earlier parks is stopped instead.
+    """
+    return _park_or_stop(one, event, moment, kinds=())
 
 
 def evict_by_park(one: Instance, event: Evict, moment: Moment) -> Step[Instance]:
     """As a park; the eviction's operation is accepted here, where it begins."""
     request = Park(operation=event.operation, cause=Cause.SWITCH)
-    return _drain_to_park(one, request, moment, kinds=("park_accepted",))
+    return _park_or_stop(one, request, moment, kinds=("park_accepted",))
+
+
+def _park_or_stop(
+    one: Instance, event: Park, moment: Moment, *, kinds: tuple[str, ...]
+) -> Step[Instance]:
+    assert one.held is not None
+    if one.held.grown is None:
+        return _drain_to_park(one, event, moment, kinds=kinds)
+    begun = _drain_to_park(one, event, moment, kinds=kinds)
+    failure = Failure("parked_growth", one.held.grown)
+    stopped = stop_for_park(begun.data, failure, "parked_growth", moment)
+    effects = (*(x for x in begun.effects if not isinstance(x, AskParkRoom)), *stopped.effects)
+    events = (*begun.events, *stopped.events)
+    return attrs.evolve(begun, data=stopped.data, events=events, effects=effects)
 
 
 def _drain_to_park(
     one: Instance, event: Park, moment: Moment, *, kinds: tuple[str, ...]
 ) -> Step[Instance]:
+    assert one.held is not None
+    ask = moment.fresh()
     draining = attrs.evolve(
-        one, state=InstanceState.PARK_DRAIN, operation=event.operation, cause=event.cause
+        one,
+        state=InstanceState.PARK_DRAIN,
+        operation=event.operation,
+        cause=event.cause,
+        ask=ask,
+        failure=None,
     )
     at_ms = event.operation.deadline_at_ms
     deadline = () if at_ms is None else (DeadlineAt(event.operation.id, at_ms),)
+    room = AskParkRoom(ask, parked_charges(one, {}))
     return moved(
         one,
         draining,
         moment,
         *kinds,
         operations=(event.operation,) if kinds else (),
-        effects=(*deadline, CloseGate(PARK_GATE), Drain()),
+        effects=(*deadline, CloseGate(PARK_GATE), room),
     )
+
+
+def drain_to_park(one: Instance, _: ParkRoom, __: Moment) -> Step[Instance]:
+    """There is room for it once parked: the last requests finish first."""
+    return Step(data=attrs.evolve(one, ask=None), effects=(Drain(),))
+
+
+def no_park_room(one: Instance, event: NoParkRoom, moment: Moment) -> Step[Instance]:
+    """Parked it would exceed the parked limit: it serves on; in a switch it is stopped."""
+    failure = Failure("park_parked_capacity", event.reason)
+    asked = attrs.evolve(one, ask=None)
+    if one.cause is Cause.SWITCH:
+        return stop_for_park(asked, failure, event.full, moment)
+    return _ready_again(asked, OperationState.FAILED, failure, "park_refused", moment)
+
+
+def stop_for_park(one: Instance, failure: Failure, why: str, moment: Moment) -> Step[Instance]:
+    """What was to be a park becomes a stop; requests finish first, as for the park."""
+    assert one.operation is not None
+    draining = attrs.evolve(
+        one, state=InstanceState.STOP_DRAIN, failure=failure, instead=why, ask=None
+    )
+    effects = (CloseGate(STOP_GATE), Drain())
+    return moved(one, draining, moment, "park_refused", effects=effects)
 
 
 def refuse_park(one: Instance, event: Park, moment: Moment) -> Step[Instance]:
@@ -96,6 +153,8 @@ def cannot_evict(one: Instance, _: Evict, __: Moment) -> Step[Instance]:
 
 def tell_park(one: Instance, _: GateEmpty, moment: Moment) -> Step[Instance]:
     """Nothing runs in the engine. Armed: from here on its memory is in question."""
+    if one.ask is not None:
+        return Step(data=one)  # of a drain before a restart; the room is being asked for again
     assert one.operation is not None
     assert one.launch is not None
     assert one.held is not None
@@ -138,9 +197,11 @@ def serve_on(
 
 def _stop_instead(one: Instance, failure: Failure, moment: Moment) -> Step[Instance]:
     assert one.launch is not None
-    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=failure)
+    ending = attrs.evolve(
+        one, state=InstanceState.STOPPING, failure=failure, instead="park refused"
+    )
     effects = (CancelTasks(), EndEngine(one.launch, STOP_GRACE_S, idle_s=0.0))
-    return moved(one, ending, moment, effects=effects)
+    return moved(one, ending, moment, "park_refused", effects=effects)
 
 
 def cancel_park(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
@@ -158,7 +219,10 @@ def _ready_again(
     cleared, ended, voided = end_open(one, state, failure=failure)
     done = then_done(one)
     held = attrs.evolve(one.held, phase=Phase.READY)
-    ready = attrs.evolve(cleared, state=InstanceState.READY, held=held, then=None)
+    shown = failure if state is OperationState.FAILED else None
+    ready = attrs.evolve(
+        cleared, state=InstanceState.READY, held=held, then=None, ask=None, failure=shown
+    )
     evicted: tuple[Effect, ...] = ()
     if one.cause is Cause.SWITCH:
         evicted = (EvictionOver(failure.detail),)
@@ -168,21 +232,53 @@ def _ready_again(
 
 def become_parked(one: Instance, event: EngineParked, moment: Moment) -> Step[Instance]:
     assert one.held is not None
-    parked = parked_charges(one, event.residue)
-    held = attrs.evolve(one.held, phase=Phase.PARKED, parked=parked)
+    held = _held_parked(one, event)
+    seen = one.seen
+    if event.attributed and event.residue:
+        seen = with_residue(one, event.residue)
     cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
-    after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held)
+    after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held, seen=seen)
     effects: tuple[Effect, ...] = (*voided, ChargePhase(held))
     if one.then is not None:
         effects = (*effects, Begin(one.then))
     return moved(one, after, moment, "parked_committed", operations=ended, effects=effects)
 
 
+def _held_parked(one: Instance, event: EngineParked) -> Held:
+    """The charge once parked, and whether what is kept has grown too much since the first park."""
+    assert one.held is not None
+    parked = parked_charges(one, event.residue)
+    held = attrs.evolve(one.held, phase=Phase.PARKED, parked=parked)
+    if not event.attributed or not event.residue:
+        return held
+    first = one.held.first or parked
+    grown = one.held.grown or _grown(first, parked, event.growth_limit)
+    return attrs.evolve(held, kept=parked, first=first, grown=grown)
+
+
+def _grown(first: Charges, parked: Charges, limit: str) -> str | None:
+    for name, now_bytes in parked.items():
+        then_bytes = first.get(name, now_bytes)
+        growth_max = growth_max_bytes(limit, then_bytes)
+        if growth_max is not None and now_bytes - then_bytes > growth_max:
+            return (
+                f"what it keeps of {name} memory while parked grew from {gib(then_bytes)} to "
+                f"{gib(now_bytes)}, more than parked_growth_limit ({limit}) allows; stopped "
+                f"instead of parked, the next request starts it anew"
+            )
+    return None
+
+
 def parked_charges(one: Instance, residue: Charges) -> Charges:
-    """The measured residue, never below the placeholder nor above ready; the largest is kept."""
+    """The measured residue, never below the placeholder nor above ready; the largest is kept.
+
+    Declared charges stay as they are.
+    """
     assert one.held is not None
     phases = one.held.candidate.charges
-    before = one.held.parked or {}
+    if one.held.candidate.declared:
+        return dict(phases.parked)
+    before = one.held.kept or {}
     charges = {}
     for domain, ready_bytes in phases.ready.items():
         floor = max(phases.parked.get(domain, 0), before.get(domain, 0))

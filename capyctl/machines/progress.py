@@ -21,6 +21,7 @@ from capyctl.machines.deployment import (
     Restart,
 )
 from capyctl.machines.instance import Failure, Instance, InstanceState
+from capyctl.machines.learning import learn
 from capyctl.machines.setting_off import (
     Accepted,
     begin_parks,
@@ -36,13 +37,15 @@ from capyctl.messages.instance import Cause
 def progress(picture: Picture, moment: Moment) -> Accepted | None:
     """The next step, or None when there is nothing to do until something changes.
 
-    1. An instance beyond the configured count is stopped; once empty it is removed.
-    2. A replace brings one instance after the other to the current revision.
-    3. A preinitialize takes one instance after the other through start and park.
-    4. Requests wait and nothing is on its way: one instance is woken or started.
+    1. What launches were seen to take is kept for later ones.
+    2. An instance beyond the configured count is stopped; once empty it is removed.
+    3. A replace brings one instance after the other to the current revision.
+    4. A preinitialize takes one instance after the other through start and park.
+    5. Requests wait and nothing is on its way: one instance is woken or started.
     """
     return (
-        _retire(picture, moment)
+        learn(picture)
+        or _retire(picture, moment)
         or _restart(picture, moment)
         or _preinitialize(picture, moment)
         or _demand(picture, moment)

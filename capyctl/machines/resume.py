@@ -9,6 +9,7 @@ from capyctl.domain.specs import Phase
 from capyctl.machines.history import end_open, moved
 from capyctl.machines.instance import (
     AskMemory,
+    AskParkRoom,
     Begin,
     DeadlineAt,
     Drain,
@@ -25,6 +26,7 @@ from capyctl.machines.instance import (
     Watch,
     WithdrawMemory,
 )
+from capyctl.machines.parking import parked_charges
 from capyctl.machines.starting import RETRY_PAUSE_S, STOP_GRACE_S, launch_order, remaining_s
 from capyctl.machines.stopping import released
 from capyctl.machines.table import Moment, Step
@@ -128,10 +130,12 @@ def _resume_serving(one: Instance, moment: Moment, *, same_daemon: bool) -> Step
         gate = OpenGate(one.launch, one.generation)
         return Step(data=one, effects=(Watch(one.launch), gate))
     if same_daemon and one.state is InstanceState.PARK_DRAIN:
-        return Step(data=one, effects=(Watch(one.launch), Drain()))
+        ask = moment.fresh()
+        room = AskParkRoom(ask, parked_charges(one, {}))
+        return Step(data=attrs.evolve(one, ask=ask), effects=(Watch(one.launch), room))
     failure = Failure("interrupted", "the daemon restarted before the park began")
     cleared, ended, _ = end_open(one, OperationState.CANCELLED, failure=failure)
-    doubted = attrs.evolve(cleared, state=InstanceState.RECONCILING)
+    doubted = attrs.evolve(cleared, state=InstanceState.RECONCILING, ask=None)
     effects = (Watch(one.launch), Prove(one.launch, PROVE_S))
     if one.state is InstanceState.RECONCILING:
         return Step(data=doubted, operations=ended, effects=effects)

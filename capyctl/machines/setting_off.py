@@ -10,7 +10,7 @@ from capyctl.domain.events import NewEvent
 from capyctl.domain.ids import DeploymentId, InstanceId, OperationId, SwitchId
 from capyctl.domain.operations import Operation, OperationKind, OperationState
 from capyctl.domain.specs import ResolvedSpec
-from capyctl.machines.deployment import EMPTY, Deployment, Picture
+from capyctl.machines.deployment import EMPTY, Deployment, Picture, candidates_of, files_of
 from capyctl.machines.history import lifecycle_event
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import observed_instance
@@ -74,11 +74,12 @@ def begin_starts(
             generation=generation,
             engine=resolved.engine,
             residency=resolved.residency,
-            candidates=resolved.candidates,
+            candidates=candidates_of(deployment, resolved),
             windows=resolved.windows,
             cause=cause,
             may_evict=may_evict,
             switch=switch,
+            files=files_of(deployment),
         )
         operations.append(operation)
         shown = observed_instance(one)

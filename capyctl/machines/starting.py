@@ -25,6 +25,7 @@ from capyctl.machines.instance import (
     Run,
     WakeEngine,
 )
+from capyctl.machines.seeing import drift_flagged, with_peak
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     EngineAnswered,
@@ -63,6 +64,7 @@ def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         attempts_count=0,
         failure=None,
         waiting=None,
+        instead=None,
     )
     effects = (*voided, *deadline_of(event), AskMemory(ask, Phase.COLD))
     return moved(
@@ -131,13 +133,20 @@ def wait_for_room(one: Instance, event: ReserveWaits, moment: Moment) -> Step[In
         one,
         operation=operation,
         waiting=event.reason,
-        failure=Failure("placement", "insufficient_capacity"),
+        failure=Failure("placement", _placement_token(event.reason)),
     )
     if one.state is InstanceState.WAKE_QUEUED:
         waiting = attrs.evolve(waiting, failure=one.failure)
         return Step(data=waiting, operations=(operation,))
     kinds = () if one.waiting else ("initialize_queued",)
     return moved(one, waiting, moment, *kinds, operations=(operation,))
+
+
+def _placement_token(reason: str) -> str:
+    """What the status says of one that waits; the reason has the figures."""
+    token = reason.partition(":")[0]
+    named = ("no_host_fits", "startup_requires_empty_host", "host_ineligible")
+    return token if token in named else "insufficient_capacity"
 
 
 def arm(one: Instance, event: Reserved, moment: Moment) -> Step[Instance]:
@@ -176,6 +185,7 @@ def launch_order(one: Instance, launch: LaunchId) -> LaunchOrder:
         residency=one.order.residency,
         device_uuids=() if uuid is None else (uuid,),
         charges=one.held.candidate.charges,
+        files=one.order.files,
     )
 
 
@@ -184,7 +194,9 @@ def associate(one: Instance, event: LaunchPrepared, moment: Moment) -> Step[Inst
     assert one.launch_id is not None
     known = attrs.evolve(one, launch=event.record)
     run = Run(event.record, launch_order(one, one.launch_id), remaining_s(one, moment))
-    return moved(one, known, moment, "owned_launch_associated", effects=(run,))
+    done = moved(one, known, moment, "owned_launch_associated", effects=(run,))
+    flagged = drift_flagged(known)
+    return done if flagged is None else attrs.evolve(done, events=(*done.events, flagged))
 
 
 def remaining_s(one: Instance, moment: Moment) -> float:
@@ -290,7 +302,8 @@ def no_room(one: Instance, event: ReserveRefused, moment: Moment) -> Step[Instan
 
 def become_ready(one: Instance, event: EngineAnswered, moment: Moment) -> Step[Instance]:
     assert one.launch is not None
-    return _serve(one, attrs.evolve(one.launch, canary=event.canary), "ready_committed", moment)
+    seen = attrs.evolve(one, seen=with_peak(one, event.peak))
+    return _serve(seen, attrs.evolve(one.launch, canary=event.canary), "ready_committed", moment)
 
 
 def become_awake(one: Instance, _: EngineWoken, moment: Moment) -> Step[Instance]:

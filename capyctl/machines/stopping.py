@@ -9,6 +9,7 @@ from capyctl.machines.history import end, end_open, moved
 from capyctl.machines.instance import (
     Begin,
     CancelTasks,
+    ChargePhase,
     CloseGate,
     DeadlineAt,
     Discard,
@@ -24,7 +25,7 @@ from capyctl.machines.instance import (
     WithdrawMemory,
 )
 from capyctl.machines.observed import STOPS
-from capyctl.machines.parking import evict_by_park
+from capyctl.machines.parking import PARK_GATE, STOP_GATE, evict_by_park
 from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
@@ -44,7 +45,6 @@ from capyctl.messages.instance import (
 
 IDLE_S = 30.0
 """How long a stop waits for the engine's own gauges to show nothing running."""
-STOP_GATE = "stop"
 _STARTS = frozenset({OperationKind.INITIALIZE, OperationKind.RESTORE})
 _GENTLE = frozenset({Cause.SWITCH, Cause.IDLE})
 """Nobody asked for this model to end: answers are never cut."""
@@ -149,6 +149,7 @@ def _drain_to_stop(
         operation=event.operation,
         cause=event.cause,
         then=None,
+        ask=None,
     )
     at_ms = event.operation.deadline_at_ms
     deadline = () if at_ms is None else (DeadlineAt(event.operation.id, at_ms),)
@@ -219,7 +220,7 @@ def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> 
     """Drained, or the drain is over: the end begins. A switch never cuts answers."""
     assert one.operation is not None
     assert one.launch is not None
-    if isinstance(event, DrainTimedOut) and one.cause in _GENTLE:
+    if isinstance(event, DrainTimedOut) and _never_cuts(one):
         return _serve_on(one, event, moment)
     operation = attrs.evolve(one.operation, state=OperationState.RUNNING)
     ending = attrs.evolve(one, state=InstanceState.STOPPING, operation=operation)
@@ -234,20 +235,28 @@ def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> 
     )
 
 
+def _never_cuts(one: Instance) -> bool:
+    """Nobody asked for a stop: only for room, or for a park that became a stop."""
+    became = one.instead is not None and not any(r.kind in STOPS for r in one.riders)
+    return one.cause in _GENTLE or became
+
+
 def _serve_on(one: Instance, event: DrainTimedOut, moment: Moment) -> Step[Instance]:
     why = f"{event.open_count} requests still ran when the drain ended; answers are never cut"
     cleared, ended, voided = end_open(
         one, OperationState.CANCELLED, failure=Failure("drain_timed_out", why)
     )
     done = then_done(one)
-    ready = attrs.evolve(cleared, state=InstanceState.READY, then=None)
+    assert one.held is not None
+    ready = attrs.evolve(cleared, state=InstanceState.READY, then=None, instead=None)
+    reopened = (ReopenGate(STOP_GATE), ReopenGate(PARK_GATE))
     return moved(
         one,
         ready,
         moment,
         "ordinary_cleanup_expired_unarmed",
         operations=(*ended, *done),
-        effects=(*voided, ReopenGate(STOP_GATE), EvictionOver(why)),
+        effects=(*voided, *reopened, ChargePhase(one.held), EvictionOver(why)),
     )
 
 
@@ -298,7 +307,7 @@ def released(
 
     1. A stop that somebody asked for ends stopped.
     2. A start that failed ends failed, its operation too.
-    3. A switch's victim that refused to park ends stopped, its park failed.
+    3. One that was stopped because it could not be parked ends stopped, its park failed.
     4. Anything else that brought the engine down (an exit, a broken park) ends failed.
     5. A start that waited for this begins.
     6. A start whose port a stranger had taken is tried on another one, at once.
@@ -307,7 +316,6 @@ def released(
         assert one.failure is not None
         return attempt_failed(one, one.failure, permanent=False, moment=moment, pause_s=0.0)
     kind = None if one.operation is None else one.operation.kind
-    refused = one.failure is not None and one.failure.code == "park_refused"
     if kind in STOPS:
         state, outcome, failure = InstanceState.STOPPED, OperationState.SUCCEEDED, None
         told = "ordinary_cleanup_completed"
@@ -318,7 +326,7 @@ def released(
     else:
         state, outcome, failure = InstanceState.FAILED, OperationState.FAILED, one.failure
         told = "ordinary_cleanup_completed"
-        if kind is OperationKind.PARK and refused and one.cause is Cause.SWITCH:
+        if kind is OperationKind.PARK and one.instead is not None:
             state = InstanceState.STOPPED
     cleared, ended, voided = end_open(one, outcome, failure=failure)
     if any(rider.kind in STOPS for rider in one.riders):
@@ -332,11 +340,11 @@ def released(
         launch_id=None,
         ask=None,
         waiting=None,
+        instead=None,
     )
     begin = () if one.then is None else (Begin(one.then),)
-    return moved(
-        one, empty, moment, told, operations=ended, effects=(*voided, FreeMemory(), *begin)
-    )
+    effects = (*voided, FreeMemory(one.instead), *begin)
+    return moved(one, empty, moment, told, operations=ended, effects=effects)
 
 
 def _meets_a_stranger(one: Instance) -> bool:

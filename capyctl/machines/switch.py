@@ -41,6 +41,8 @@ class Switch:
     """An operator's evicting start, not a request."""
     left: frozenset[InstanceId]
     """Victims that have not given way yet."""
+    released: tuple[tuple[InstanceId, str], ...] = ()
+    """Victims that have given way, and how."""
     failed_because: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -57,6 +59,8 @@ class SwitchEvent(enum.Enum):
 @attrs.frozen
 class VictimGone:
     instance: InstanceId
+    how: str = "parked"
+    """``parked``, ``stopped``, ``stopped (no room to park)`` …"""
 
 
 @attrs.frozen
@@ -103,11 +107,14 @@ def advance(switch: Switch, happened: Happening) -> Switch:
             if switch.state is SwitchState.PLANNED:
                 return attrs.evolve(switch, state=SwitchState.ADMISSION_CLOSED)
             return switch
-        case VictimGone(instance=instance):
+        case VictimGone(instance=instance, how=how):
+            if instance not in switch.left:
+                return switch
             left = switch.left - {instance}
+            gone = attrs.evolve(switch, left=left, released=(*switch.released, (instance, how)))
             if left or switch.state is SwitchState.RELEASED:
-                return attrs.evolve(switch, left=left)
-            return attrs.evolve(switch, left=left, state=SwitchState.RELEASED)
+                return gone
+            return attrs.evolve(gone, state=SwitchState.RELEASED)
         case VictimStayed(instance=instance, reason=reason):
             if instance not in switch.left:
                 return switch
@@ -148,6 +155,20 @@ def switch_event(switch: Switch) -> NewEvent:
             "host": switch.host,
             "victims": [str(v.instance) for v in switch.victims],
             "explicit": switch.explicit,
-            "detail": (switch.failed_because or "")[:512],
+            "detail": (switch.failed_because or _released(switch))[:512],
         },
     )
+
+
+def stopped(why: str | None) -> str:
+    """How a victim that was stopped gave way, in the words of a switch's record."""
+    return "stopped" if why is None else f"stopped ({why})"
+
+
+def _released(switch: Switch) -> str:
+    """``released: parked``; with several victims each is named."""
+    if not switch.released:
+        return ""
+    if len(switch.victims) == 1:
+        return f"released: {switch.released[0][1]}"
+    return "released: " + ", ".join(f"{one} {how}" for one, how in switch.released)

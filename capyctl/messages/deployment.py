@@ -125,6 +125,8 @@ class FitAnswered:
     """Indexes that fit."""
     shortage: str | None
     """For people, with figures: what does not fit and why. None when all fit."""
+    code: str = "capacity_blocked"
+    """What a refusal for want of room is called."""
     victims: tuple[InstanceId, ...] = ()
     switch: SwitchId | None = None
 

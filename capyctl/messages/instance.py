@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from capyctl.domain.ids import LaunchId, SwitchId
-from capyctl.domain.launches import LaunchRecord
+from capyctl.domain.launches import LaunchRecord, ModelFiles
 from capyctl.domain.operations import Operation
 from capyctl.domain.specs import Candidate, Charges, EngineSettings, Residency, Windows
 
@@ -40,6 +40,8 @@ class StartOrder:
     may_evict: bool
     switch: SwitchId | None = None
     """The switch that an evicting start was promised."""
+    files: ModelFiles | None = None
+    """The model's files as they were measured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -111,6 +113,24 @@ class ReserveRefused:
 
 
 @attrs.frozen(kw_only=True)
+class ParkRoom:
+    """There is room for what it will be charged once parked. From: placement."""
+
+    ask: str
+
+
+@attrs.frozen(kw_only=True)
+class NoParkRoom:
+    """Parked it would exceed its host's parked limit. From: placement."""
+
+    ask: str
+    reason: str
+    """For people, with figures."""
+    full: str
+    """``no room to park`` or ``host RAM full``."""
+
+
+@attrs.frozen(kw_only=True)
 class LaunchPrepared:
     """A latch waits to become the engine. From: our own launch task."""
 
@@ -140,6 +160,8 @@ class EngineAnswered:
 
     launch: LaunchId
     canary: str | None
+    peak: Charges = attrs.field(factory=dict)
+    """Most bytes that the start was seen to take, per domain where that can be told."""
 
 
 @attrs.frozen(kw_only=True)
@@ -188,7 +210,11 @@ class EngineParked:
 
     launch: LaunchId
     residue: Charges
-    """Measured bytes still in use per domain; empty where nothing was measured."""
+    """Bytes still in use per domain; empty where nothing was measured."""
+    attributed: bool = True
+    """By the driver's word; False: an upper bound that says nothing about later parks."""
+    growth_limit: str = "auto"
+    """The host's `parked_growth_limit`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -266,6 +292,8 @@ InstanceMessage: TypeAlias = (
     | Reserved
     | ReserveWaits
     | ReserveRefused
+    | ParkRoom
+    | NoParkRoom
     | LaunchPrepared
     | LaunchNotPrepared
     | LaunchDiscarded

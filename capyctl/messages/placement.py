@@ -36,6 +36,16 @@ class Withdraw:
 
 
 @attrs.frozen(kw_only=True)
+class AskPark:
+    """May it park, within the parked limits? Answered by `ParkRoom` or `NoParkRoom`."""
+
+    ask: str
+    instance: InstanceId
+    parked: Charges
+    """What it will be charged once parked, as far as known."""
+
+
+@attrs.frozen(kw_only=True)
 class Charge:
     """An instance's charge is now this: ready after a start, parked after a park."""
 
@@ -49,6 +59,8 @@ class Free:
     """An instance holds nothing any more: its processes are proven gone."""
 
     instance: InstanceId
+    why: str | None = None
+    """Why it was stopped where it was to be parked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +85,8 @@ class Occupy:
     ready_elsewhere: bool
     """Another instance of its deployment is ready."""
     gone: bool = False
+    grown: bool = False
+    """It keeps ever more while parked, so that its next park is a stop."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,6 +131,7 @@ class Sampled:
 PlacementMessage: TypeAlias = (
     Reserve
     | Withdraw
+    | AskPark
     | Charge
     | Free
     | EvictionFailed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import trio
 
-from capyctl.domain.devices import Gpu, MachineShape, MemorySample, Profile
+from capyctl.domain.devices import Gpu, MachineShape, MemorySample, ProcessFigures, Profile
 from capyctl.domain.ids import DomainName, GpuId, HostId
 from capyctl.ledger.limits import RamLimits, derive_domains
 from capyctl.simulated.document import SimulatedDocument, room_of, write_document
@@ -67,6 +67,12 @@ class SimulatedMachine:
             },
             used_by_pid={draw.pid: draw.bytes for draw in draws if draw.gpu is not None},
         )
+
+    async def look_at(self, pids: Collection[int]) -> ProcessFigures:
+        """Host RAM that simulated engines among ``pids`` draw."""
+        draws = await trio.to_thread.run_sync(read_draws, self._usage_dir)
+        mine = sum(draw.ram_bytes for draw in draws if draw.pid in frozenset(pids))
+        return ProcessFigures(anonymous_bytes=mine)
 
     def profiles(self) -> tuple[Profile, ...]:
         """The published engines: one of each family."""

@@ -53,6 +53,8 @@ class Surroundings:
     )
     to_placement: list = attrs.field(factory=list)
     line: dict[str, Phase] = attrs.field(factory=dict)
+    rooms: list[str] = attrs.field(factory=list)
+    """Parks that asked for room."""
     booked: tuple | None = None
     # Timers
     deadlines: dict[str, int] = attrs.field(factory=dict)
@@ -135,6 +137,8 @@ class Surroundings:
                 self.to_placement.append(("withdraw", ask, None))
             case e.ChargePhase(held):
                 self.to_placement.append(("charge", None, held.phase))
+            case e.AskParkRoom(ask, _):
+                self.to_placement.append(("room", ask, None))
             case e.FreeMemory():
                 assert not self.latched | self.running, "freed under a process"
                 self.step_task = None
@@ -229,6 +233,8 @@ class Surroundings:
             self.line.pop(ask, None)
             if self.booked is not None and self.booked[0] == ask:
                 self.booked = self.booked[2]
+        elif what == "room":
+            self.rooms.append(ask)
         elif what == "charge":
             assert self.booked is not None, "charged, but nothing is booked"
             self.booked = (None, phase, None)
@@ -239,6 +245,13 @@ class Surroundings:
         phase = self.line.pop(ask)
         self.booked = (ask, phase, self.booked)
         answer = m.Reserved(ask=ask, candidate=making.CANDIDATE)
+        self.lanes["placement"].append(answer)
+
+    def answer_room(self, *, full: bool) -> None:
+        ask = self.rooms.pop(0)
+        answer = m.ParkRoom(ask=ask)
+        if full:
+            answer = m.NoParkRoom(ask=ask, reason="no room", full="no room to park")
         self.lanes["placement"].append(answer)
 
     def restart(self, *, same_daemon: bool) -> None:
@@ -255,6 +268,7 @@ class Surroundings:
             self.latched.clear()
             self.to_placement.clear()
             self.line.clear()
+            self.rooms.clear()
             held = self.one.held
             self.booked = None if held is None else (None, held.phase, None)
             self.has_endpoint, self.leases, self.watch_empty = False, 0, None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from capyctl.domain.errors import Refused
+from capyctl.domain.units import GIB
 from capyctl.machines.actions import NeedFit, decide
 from capyctl.machines.deployment import EMPTY
 from capyctl.machines.instance import InstanceState as S
@@ -26,6 +27,7 @@ class InstanceLife(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.world = Surroundings()
+        self.parks_count = 0
 
     # -- an operator, demand, placement ------------------------------------------------------
 
@@ -69,6 +71,11 @@ class InstanceLife(RuleBasedStateMachine):
             refused = m.ReserveRefused(ask=ask, code="insufficient_resources", reason="full")
             world.lanes["placement"].append(refused)
 
+    @precondition(lambda self: self.world.rooms)
+    @rule(full=st.booleans())
+    def placement_answers_a_park(self, full):
+        self.world.answer_room(full=full)
+
     # -- the host ----------------------------------------------------------------------------
 
     @precondition(lambda self: self.world.preparing)
@@ -104,7 +111,7 @@ class InstanceLife(RuleBasedStateMachine):
         fine = {
             "probe": m.EngineAnswered(launch=launch, canary="x"),
             "prove": m.EngineProved(launch=launch),
-            "park": m.EngineParked(launch=launch, residue={}),
+            "park": m.EngineParked(launch=launch, residue=self.residue()),
             "wake": m.EngineWoken(launch=launch),
         }
         if how == "ok":
@@ -118,6 +125,11 @@ class InstanceLife(RuleBasedStateMachine):
         else:
             told = m.EngineBroken(launch=launch, code=f"{what}_failed", detail="x")
         world.lanes["self"].append(told)
+
+    def residue(self):
+        """A little more each time, so that it has grown too much after a few parks."""
+        self.parks_count += 1
+        return {"gpu0": self.parks_count * GIB}
 
     @precondition(lambda self: self.world.running)
     @rule()
@@ -156,6 +168,8 @@ class InstanceLife(RuleBasedStateMachine):
             world.placement_reads()
         elif world.line:
             world.grant(min(world.line))
+        elif world.rooms:
+            world.answer_room(full=False)
         elif world.preparing:
             self.prepared("ok")
         elif world.discarding:
@@ -274,7 +288,7 @@ class InstanceLife(RuleBasedStateMachine):
             return
         tasks = world.preparing or world.discarding or world.step_task or world.ending
         timers = world.deadlines or world.retry or world.drain
-        messages = world.to_placement or world.line or any(world.lanes.values())
+        messages = world.to_placement or world.line or world.rooms or any(world.lanes.values())
         assert tasks or timers or messages or world.watch_empty, one
 
     @invariant()

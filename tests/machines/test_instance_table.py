@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from capyctl.domain.errors import IllegalTransition
 from capyctl.domain.ids import LaunchId
 from capyctl.domain.operations import OperationKind as K
 from capyctl.domain.operations import OperationState as O
+from capyctl.domain.units import GIB
 from capyctl.machines import instance as e
-from capyctl.machines.instance import Failure
+from capyctl.machines.instance import Failure, Instance
 from capyctl.machines.instance import InstanceState as S
 from capyctl.machines.instance_table import TABLE, step
 from capyctl.machines.table import Edge, Ignored
@@ -40,6 +42,7 @@ ABOUT_A_LAUNCH = (
 )
 NO_LAUNCH = (S.STOPPED, S.FAILED, S.QUEUED)
 ANSWERS = (m.Reserved, m.ReserveWaits, m.ReserveRefused)
+ROOM = (m.ParkRoom, m.NoParkRoom)
 IN_LINE = (S.QUEUED, S.WAKE_QUEUED)
 STARTS = (m.LaunchPrepared, m.LaunchNotPrepared)
 RUNS = frozenset(S) - {*NO_LAUNCH, S.STARTING, S.STOPPING}
@@ -58,6 +61,7 @@ def impossible() -> dict[tuple[S, type], str]:
     never(S, (m.LeaseUnproven,), "the actor's own business: it settles slots, not states")
     never(NO_LAUNCH, ABOUT_A_LAUNCH, "there is no launch, so it is about an earlier one")
     never(set(S) - set(IN_LINE), ANSWERS, "nothing is asked, so it answers an earlier request")
+    never(set(S) - {S.PARK_DRAIN}, ROOM, "only a park asks, and forgets it as it moves on")
     never(RUNS, STARTS, "its latch was prepared before it ran")
     never(set(S) - {S.STOPPING}, (m.LaunchDiscarded,), "only a stop discards a latch")
     never(set(S) - set(DOWN), (m.GroupGone, m.EndUnproven), "nothing was told to end")
@@ -232,8 +236,14 @@ def test_a_second_gate_report_does_not_break_a_park():
     assert step(parking, m.GateEmpty(launch=LAUNCH), moment()).data == parking
 
 
+def draining(told) -> Instance:
+    """Told to park, and placement has room for it."""
+    one = step(instance(S.READY, operation=None), told, moment()).data
+    return step(one, m.ParkRoom(ask=one.ask), moment()).data
+
+
 def test_a_switch_stops_what_refuses_to_park():
-    one = step(instance(S.READY, operation=None), evict(), moment()).data
+    one = draining(evict())
     one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
 
     refused = step(one, m.EngineNotParked(launch=LAUNCH, reason="busy"), moment())
@@ -247,13 +257,223 @@ def test_a_switch_stops_what_refuses_to_park():
 
 
 def test_an_operators_park_that_is_refused_serves_on():
-    one = step(instance(S.READY, operation=None), park(), moment()).data
+    one = draining(park())
     one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
 
     refused = step(one, m.EngineNotParked(launch=LAUNCH, reason="busy"), moment())
 
     assert refused.data.state is S.READY
     assert effects(refused, e.ReopenGate)
+
+
+def test_a_park_waits_for_room_before_it_drains():
+    asked = step(instance(S.READY, operation=None), park(), moment())
+    granted = step(asked.data, m.ParkRoom(ask=asked.data.ask), moment())
+
+    assert [(x.ask, dict(x.parked)) for x in effects(asked, e.AskParkRoom)] == [
+        (asked.data.ask, {"gpu0": GIB})
+    ]
+    assert not effects(asked, e.Drain)
+    assert effects(granted, e.Drain)
+    assert granted.data.ask is None
+
+
+def test_an_operators_park_without_room_fails_and_serves_on():
+    asked = step(instance(S.READY, operation=None), park(), moment()).data
+
+    full = step(asked, no_room(asked), moment())
+
+    assert full.data.state is S.READY
+    assert effects(full, e.ReopenGate) == [e.ReopenGate("park")]
+    assert [(o.state, o.error_code) for o in full.operations] == [
+        (O.FAILED, "park_parked_capacity")
+    ]
+    assert str(full.data.failure).startswith("park_parked_capacity: ")
+    assert kinds(full) == ["park_refused"]
+
+
+def no_room(one) -> m.NoParkRoom:
+    return m.NoParkRoom(ask=one.ask, reason="6.0 GiB are taken", full="no room to park")
+
+
+def test_a_switchs_park_without_room_becomes_a_stop_that_says_so():
+    asked = step(instance(S.READY, operation=None), evict(), moment()).data
+
+    full = step(asked, no_room(asked), moment())
+    ending = step(full.data, m.GateEmpty(launch=LAUNCH), moment())
+    gone = step(ending.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert full.data.state is S.STOP_DRAIN
+    assert effects(full, e.Drain)
+    assert gone.data.state is S.STOPPED
+    assert gone.data.instead is None
+    assert effects(gone, e.FreeMemory) == [e.FreeMemory("no room to park")]
+    assert [o.error_code for o in gone.operations] == ["park_parked_capacity"]
+
+
+@pytest.mark.parametrize("told", [park(), evict()], ids=["park", "evict"])
+def test_a_drain_that_became_a_stop_never_cuts_an_answer(told):
+    asked = step(instance(S.READY, operation=None), told, moment()).data
+    grown = attrs.evolve(asked, instead="parked_growth", state=S.STOP_DRAIN, ask=None)
+
+    late = step(grown, m.DrainTimedOut(launch=LAUNCH, open_count=1), moment())
+
+    assert late.data.state is S.READY
+    assert {x.reason for x in effects(late, e.ReopenGate)} == {"park", "stop"}
+
+
+# -- what a park leaves ----------------------------------------------------------------------
+
+
+def parked(one: Instance, residue_gib: float, *, limit="auto", attributed=True) -> Instance:
+    """``one``, ready, parked with so much left."""
+    one = step(attrs.evolve(one, operation=None), park(), moment()).data
+    one = step(one, m.ParkRoom(ask=one.ask), moment()).data
+    one = step(one, m.GateEmpty(launch=LAUNCH), moment()).data
+    left = {"gpu0": round(residue_gib * GIB)}
+    told = m.EngineParked(launch=LAUNCH, residue=left, growth_limit=limit, attributed=attributed)
+    return step(one, told, moment()).data
+
+
+def awake(one: Instance) -> Instance:
+    one = step(one, start(K.RESTORE), moment()).data
+    one = step(one, m.Reserved(ask=one.ask, candidate=making.CANDIDATE), moment()).data
+    return step(one, m.EngineWoken(launch=LAUNCH), moment()).data
+
+
+@pytest.mark.parametrize(
+    ("residue_gib", "charged_gib"), [(0.25, 1.0), (1.0, 1.0), (3.5, 3.5), (10.0, 10.0), (12, 10.0)]
+)
+def test_what_is_left_is_charged_between_placeholder_and_ready(residue_gib, charged_gib):
+    one = parked(instance(S.READY), residue_gib)
+
+    assert one.held.charges["gpu0"] == charged_gib * GIB
+
+
+def test_the_largest_residue_stays_charged_and_is_kept_for_later_launches():
+    once = parked(instance(S.READY), 3)
+
+    again = parked(awake(once), 2)
+
+    assert again.held.charges["gpu0"] == 3 * GIB
+    assert again.seen.residue == {"gpu0": 3 * GIB}
+
+
+def test_a_figure_that_is_only_a_bound_is_charged_and_not_kept():
+    one = parked(instance(S.READY), 8, attributed=False)
+
+    assert one.held.charges["gpu0"] == 8 * GIB
+    assert one.held.kept is None
+    assert one.seen is None
+
+
+def test_declared_charges_stay():
+    candidate = attrs.evolve(making.CANDIDATE, declared=True)
+    held = attrs.evolve(instance(S.READY).held, candidate=candidate)
+
+    one = parked(instance(S.READY, held=held), 4)
+
+    assert one.held.charges["gpu0"] == GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "first_gib", "then_gib", "grown"),
+    [
+        ("auto", 2, 4, False),
+        ("auto", 2, 4.1, True),
+        ("off", 1, 10, False),
+        ("0%", 2, 2, False),
+        ("0%", 2, 2.1, True),
+        ("50%", 2, 3, False),
+        ("50%", 2, 3.1, True),
+        ("2GiB", 2, 4, False),
+        ("2GiB", 2, 4.1, True),
+        ("auto", 0.1, 1.9, False),
+    ],
+)
+def test_what_grows_past_its_limit_is_stopped_at_the_next_park(limit, first_gib, then_gib, grown):
+    """Counted from the first charge, which is at least the placeholder of 1 GiB."""
+    one = parked(awake(parked(instance(S.READY), first_gib, limit=limit)), then_gib, limit=limit)
+
+    again = step(awake(one), park(), moment())
+
+    assert (one.held.grown is not None) is grown
+    assert again.data.state is (S.STOP_DRAIN if grown else S.PARK_DRAIN)
+
+
+def test_a_grown_model_ends_stopped_and_its_park_says_why():
+    one = parked(awake(parked(instance(S.READY), 1)), 5)
+    told = park()
+
+    draining = step(awake(one), told, moment())
+    ending = step(draining.data, m.GateEmpty(launch=LAUNCH), moment())
+    gone = step(ending.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert not effects(draining, e.AskParkRoom)
+    assert gone.data.state is S.STOPPED
+    (ended,) = gone.operations
+    assert (ended.id, ended.state, ended.error_code) == (
+        told.operation.id,
+        O.FAILED,
+        "parked_growth",
+    )
+    assert "grew from 1.0 GiB to 5.0 GiB" in ended.reason
+
+
+# -- unknown stays booked --------------------------------------------------------------------
+
+PROOFS = (m.GroupGone, m.LaunchDiscarded, m.LaunchNotPrepared)
+
+
+@pytest.mark.parametrize("state", [s for s in S if s not in NO_LAUNCH], ids=lambda s: s.value)
+def test_only_a_proof_frees_what_a_process_may_hold(state):
+    """Whatever else is told of an instance with a process, its memory stays charged."""
+    one = instance(state)
+    freed = set()
+    for message in samples(one):
+        if type(message) in TABLE[state]:
+            done = step(one, message, moment())
+            if effects(done, e.FreeMemory) or done.data.held is None:
+                freed.add(type(message))
+
+    assert freed <= set(PROOFS)
+
+
+def samples(one) -> list[object]:
+    """One of every message that such an instance may be told."""
+    about = {
+        m.LaunchPrepared: {"record": record()},
+        m.LaunchNotPrepared: {"code": "x", "detail": "x", "permanent": True},
+        m.EngineAnswered: {"canary": None},
+        m.EngineUnfit: {"code": "x", "detail": "x"},
+        m.EngineExited: {"how": "exit code 0"},
+        m.EngineParked: {"residue": {}},
+        m.EngineNotParked: {"reason": "x"},
+        m.EngineBroken: {"code": "x", "detail": "x"},
+        m.EndUnproven: {"detail": "x"},
+    }
+    mine = [
+        kind(**({} if kind is m.LaunchPrepared else {"launch": LAUNCH}), **about.get(kind, {}))
+        for kind in ABOUT_A_LAUNCH
+    ]
+    deadline = m.DeadlineReached(operation=one.operation.id if one.operation else "other")
+    asked = [
+        m.ReserveWaits(ask=ASK, reason="full"),
+        m.ReserveRefused(ask=ASK, code="x", reason="full"),
+    ]
+    return [*mine, *asked, deadline, start(), stop(), park(), evict(), evict(stop=True)]
+
+
+def test_an_end_that_is_not_proven_keeps_the_charge_until_it_is():
+    one = instance(S.STOPPING)
+
+    lost = step(one, m.EndUnproven(launch=LAUNCH, detail="killed, not seen gone"), moment())
+    found = step(lost.data, m.GroupGone(launch=LAUNCH), moment())
+
+    assert lost.data.state is S.UNCERTAIN
+    assert lost.data.held == one.held
+    assert effects(found, e.FreeMemory)
+    assert found.data.held is None
 
 
 @pytest.mark.parametrize("cause", [Cause.RETIRE, Cause.REPLACE, Cause.OPERATOR])

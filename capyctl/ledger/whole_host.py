@@ -1,0 +1,46 @@
+"""A start whose placeholder is larger than its machine: it may begin on an empty one."""
+
+from __future__ import annotations
+
+import attrs
+
+from capyctl.domain.ids import HostId, InstanceId
+from capyctl.domain.specs import Candidate, Phase, StartupSource
+from capyctl.ledger.ledger import Ledger
+
+
+def takes_whole_host(ledger: Ledger, candidate: Candidate, phase: Phase) -> bool:
+    """Whether a start there exceeds a limit by its startup figure alone.
+
+    Not for a declared figure, nor for a model that would be too large when ready.
+    """
+    if phase is not Phase.COLD or candidate.startup is StartupSource.DECLARED:
+        return False
+    limits = {
+        name: domain.managed_limit_bytes
+        for (host, name), domain in ledger.pools.items()
+        if host == candidate.host
+    }
+    charges = candidate.charges
+    too_large = any(held > limits.get(name, held) for name, held in charges.cold.items())
+    return too_large and all(held <= limits.get(n, held) for n, held in charges.ready.items())
+
+
+def host_is_empty(ledger: Ledger, host: HostId, *, but: InstanceId) -> bool:
+    """Nothing is ready, starting or waking there; parked models do not count."""
+    return all(
+        entry.phase is Phase.PARKED
+        for entry in ledger.entries.values()
+        if entry.host == host and entry.instance != but
+    )
+
+
+def whole_host(ledger: Ledger, candidate: Candidate, *, but: InstanceId) -> Candidate:
+    """``candidate`` charged with all that parked models leave of every domain of its host."""
+    cold = {
+        name: max(0, domain.managed_limit_bytes - ledger.charged_bytes((host, name), without=but))
+        for (host, name), domain in ledger.pools.items()
+        if host == candidate.host
+    }
+    charges = attrs.evolve(candidate.charges, cold=cold)
+    return attrs.evolve(candidate, charges=charges, startup=StartupSource.WHOLE_HOST)
