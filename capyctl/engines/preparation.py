@@ -9,7 +9,12 @@ from pathlib import Path
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines.arguments import check_real_paths, paths_in
 from capyctl.engines.installations import LLAMA_SYSTEM_CONFIG
+from capyctl.engines.runtime_dir import RuntimeDamaged, verify_runtime
 from capyctl.engines.surroundings import Surroundings
+from capyctl.engines.tensorfold import extensions_dir
+
+THROUGH_ENTRIES = frozenset({"vllm", "sglang"})
+PROCESSES_MAX = 100_000
 
 
 class NotPrepared(Exception):
@@ -40,8 +45,19 @@ def prepare_launch(
         )
     except ValueError as problem:
         raise NotPrepared("engine_argument_rejected", str(problem)) from problem
-    if order.engine.family == "llamacpp":
+    family = order.engine.family
+    if family in THROUGH_ENTRIES and not order.engine.direct:
+        try:
+            verify_runtime(surroundings.state_dir)
+        except RuntimeDamaged as problem:
+            raise NotPrepared("launch_failed", str(problem)) from problem
+    if family == "llamacpp":
         _prepare_llama_cpp(surroundings, system_config)
+    elif family == "sglang":
+        own_folder(surroundings.rendezvous_dir)
+    elif family == "tensorfold":
+        folder = own_folder(extensions_dir(order, surroundings))
+        remove_stale_locks(folder)
 
 
 def _prepare_llama_cpp(surroundings: Surroundings, system_config: Path) -> None:
@@ -57,6 +73,35 @@ def _prepare_llama_cpp(surroundings: Surroundings, system_config: Path) -> None:
         raise NotPrepared(
             "engine_config_file", f"{config} must be empty and holds {strays[0]}; remove it"
         )
+
+
+def remove_stale_locks(folder: Path) -> tuple[Path, ...]:
+    """Remove the lock files of kernel builds that nobody is left to finish; those removed.
+
+    A build that was killed leaves its lock, and every later one waits for it without an end.
+    A lock stays while any process runs that was started to build in this folder.
+    """
+    locks = sorted(path for path in folder.glob("*/lock") if path.is_file())
+    if not locks or _is_built_in(folder):
+        return ()
+    for lock in locks:
+        lock.unlink(missing_ok=True)
+    return tuple(locks)
+
+
+def _is_built_in(folder: Path) -> bool:
+    """Whether a process of ours has this folder in its environment."""
+    wanted = f"TORCH_EXTENSIONS_DIR={folder}".encode()
+    pids = (entry for entry in os.listdir("/proc") if entry.isdecimal())
+    for _, pid in zip(range(PROCESSES_MAX), pids, strict=False):
+        try:
+            environ = Path("/proc", pid, "environ").read_bytes()
+        except OSError:
+            # Gone, or another user's, who cannot write this folder.
+            continue
+        if wanted in environ.split(b"\0"):
+            return True
+    return False
 
 
 def own_folder(path: str) -> Path:
