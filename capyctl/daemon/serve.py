@@ -34,6 +34,7 @@ from capyctl.dataplane.listener import bind, serve
 from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.records import RequestRecord
 from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.engines.runtime_dir import ensure_runtime
 from capyctl.messages.deployment import DemandArose
 from capyctl.messages.instance import LeaseUnproven
 from capyctl.store.errors import StoreFromNewerVersion, StoreUnusable
@@ -63,6 +64,8 @@ def run_standalone(
     try:
         settings = _settings(flags, sets)
         with held_root(settings.state_root):
+            for repaired in ensure_runtime(settings.state_root).warnings:
+                log.warning("runtime_repaired", message=repaired)
             credentials = ensure_credentials(settings.state_root)
             stated = None if simulate is None else simulation_text(simulate)
             machine = own_machine(settings, stated)

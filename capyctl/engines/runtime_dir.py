@@ -23,7 +23,7 @@ ENTRIES = ("sglang_entry.py", "vllm_entry.py")
 FILE_BYTES_MAX = 1 << 20
 
 
-class RuntimeRefused(OSError):
+class RuntimeRefused(ValueError):
     """The folder is not ours to use; the message says why and what to do."""
 
 
@@ -88,7 +88,7 @@ def verify_runtime(state_dir: str | Path) -> None:
             why = _fault(folder / name, text)
             if why is not None:
                 raise RuntimeDamaged(f"{folder / name} {why}; a restart of capyctl repairs it")
-    except OSError as problem:
+    except (OSError, RuntimeRefused) as problem:
         raise RuntimeDamaged(str(problem)) from problem
 
 
