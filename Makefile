@@ -3,6 +3,7 @@
 #   make test          the default suite; ARGS="tests/ledger -x" goes on to pytest
 #   make test-engines  the suite against a real llama-server, built once outside the tree
 #   make test-faults   the long fault suites
+#   make test-fuzz     generated requests against a simulated daemon; FUZZ_SECONDS=600
 #   make lint types floors docs-check     what .ci/run asks for beside the tests
 #   make bench         measurements; ARGS go on to the program
 #   make format        let ruff lay out the code
@@ -13,16 +14,19 @@ VENV ?= .venv
 PYTHON ?=
 JOBS ?= 2
 ARGS ?=
+FUZZ_SECONDS ?= 600
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
+FUZZ := $(VENV)/fuzz
+FUZZ_STAMP := $(VENV)/.stamp-fuzz
 DEFAULT_SELECTION := not engines and not faults
 
 .DEFAULT_GOAL := help
-.PHONY: help demo env test test-engines test-faults lint types floors docs-check bench format lock
+.PHONY: help demo env test test-engines test-faults test-fuzz lint types floors docs-check bench format lock
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -43,6 +47,9 @@ test-engines: $(DEV_STAMP)
 
 test-faults: $(DEV_STAMP)
 	$(PYTEST) -q -n $(JOBS) -m faults $(ARGS)
+
+test-fuzz: $(FUZZ_STAMP)
+	$(FUZZ)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -106,4 +113,10 @@ $(RUN_STAMP): pyproject.toml requirements.lock
 
 $(DEV_STAMP): requirements-dev.lock $(RUN_STAMP)
 	$(PIP) install -q -r requirements-dev.lock
+	@touch $@
+
+# Schemathesis brings much of its own, so it does not share the environment of the other tests.
+$(FUZZ_STAMP): pyproject.toml $(RUN_STAMP)
+	$(BIN)/python -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip --disable-pip-version-check install -q -c requirements.lock -e ".[fuzz]"
 	@touch $@

@@ -1,0 +1,3 @@
+"""Names of the model directories that generated documents may name."""
+
+MODELS = ("small", "other")
