@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from capyctl.dataplane.failures import Failure, failure
 from capyctl.dataplane.parking import Bell
 from capyctl.domain.errors import InferenceRefusal
+from capyctl.gates.admission import Admission
 from capyctl.gates.lease import Lease
 
 
@@ -30,3 +32,17 @@ class Place:
     def refuse(self, refusal: InferenceRefusal) -> None:
         self.refusal = refusal
         self._bell.ring()
+
+    def give_up(self, admission: Admission, now_s: float) -> None:
+        """Leave the queue, or give back a lease that came too late to be used."""
+        admission.withdraw(self)
+        if self.lease is not None:
+            admission.leave(self.lease, now_s)
+
+
+def waited_too_long(admission: Admission, within_s: float) -> Failure:
+    """A request's deadline has come while it waited: for a slot, or for the model itself."""
+    if admission.any_open:
+        taken = f"all {admission.running_max} running requests of this model stayed taken"
+        return failure("queue_full", f"{taken} for {within_s:g} s")
+    return failure("unavailable", f"the model was not ready within {within_s:g} s")

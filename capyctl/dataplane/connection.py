@@ -277,7 +277,7 @@ class Connection:
         model = deployment = instance = first_s = prompt_count = completion_count = None
         waited_s = 0.0
         if exchange is not None:
-            route, lease, relay = exchange.route, exchange.lease, exchange.relay
+            route, lease, relay = exchange.admitted.route, exchange.lease, exchange.relay
             outcome, waited_s = exchange.outcome, exchange.waited_s
             model, deployment = route.name, route.deployment
             instance = lease.instance if lease is not None else None

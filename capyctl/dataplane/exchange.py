@@ -7,42 +7,40 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import trio
 
-from capyctl.dataplane.acquire import Place
+from capyctl.dataplane.acquire import Place, waited_too_long
 from capyctl.dataplane.admit import Admitted
 from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.client import Client
 from capyctl.dataplane.failures import (
+    ENGINE_REJECTED,
     SHUTTING_DOWN,
     Failure,
-    engine_failed,
-    engine_rejected,
+    engine_refused,
     failure,
     refused,
 )
-from capyctl.dataplane.figures import Figures
 from capyctl.dataplane.heads import RequestHead, engine_request
+from capyctl.dataplane.observe import observe
 from capyctl.dataplane.pool import EngineLink
 from capyctl.dataplane.records import Outcome
 from capyctl.dataplane.relay import End, Relay
-from capyctl.dataplane.routes import Route
 from capyctl.dataplane.serving import Serving
 from capyctl.gates.admission import NotAdmitted
 from capyctl.gates.lease import Lease
 
-REJECTIONS = frozenset({400, 413, 422})
-
 
 class Exchange:
-    """Attributes:
-    failure: what the client was told instead of, or in, an answer.
-    outcome: how it ended.
+    """One request and what it holds. `start` by a callback if it can, `run` by a task if it must.
+
+    Attributes:
+        failure: what the client was told instead of, or in, an answer.
+        lease: the last one, given back or not.
+        outcome: how it ended.
     """
 
     __slots__ = (
-        "_admitted",
         "_answer",
         "_begun",
         "_client",
@@ -51,14 +49,14 @@ class Exchange:
         "_cut",
         "_deadline_s",
         "_expired",
-        "_forwarded_s",
         "_head",
-        "_lease",
         "_link",
         "_place",
         "_serving",
+        "admitted",
         "arrived_s",
         "failure",
+        "lease",
         "outcome",
         "relay",
         "waited_s",
@@ -76,17 +74,16 @@ class Exchange:
         self._serving = serving
         self._client = client
         self._head = head
-        self._admitted = admitted
+        self.admitted = admitted
         self._answer = answer
         self._deadline_s = arrived_s + admitted.route.request_deadline_s
         interval_s = serving.plane.limits.comment_interval_s
         comments = admitted.streams and interval_s is not None
         self._comment_s = arrived_s + interval_s if comments and interval_s else math.inf
         self._connect_s = math.inf
-        self._forwarded_s = 0.0
         self._expired = False
         self._cut = False
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
         self._link: EngineLink | None = None
         self._place: Place | None = None
         self._begun = False
@@ -104,7 +101,7 @@ class Exchange:
         client.arm(self._comment_s)
         serving.plane.state.begin(self)
         self._begun = True
-        self._lease = lease = self._enter()
+        self.lease = lease = self._enter()
         if lease is None:
             return False
         link = serving.pool.take(lease)
@@ -118,8 +115,8 @@ class Exchange:
             if not self._begun:
                 self.start()
             if self._place is not None:
-                self._lease = await self._wait(self._place)
-            if self._lease is not None:
+                self.lease = await self._wait(self._place)
+            if self.lease is not None:
                 self._give_back(await self._forward())
             if self.failure is not None:
                 self._answer.fail(self.failure)
@@ -143,22 +140,22 @@ class Exchange:
             self.relay.stop(End.CUT)
         if self._link is not None:
             self._link.close()
-        if self._lease is not None and not self._lease.closed:
+        if self.lease is not None and not self.lease.closed:
             self._give_back("the data plane was stopped")
         self._serving.plane.state.end(self)
 
     def _give_back(self, unproven: str | None) -> None:
         """The lease; ``unproven`` says why its engine may still be at work."""
-        lease = self._lease
+        lease = self.lease
         assert lease is not None, "a lease is given back that was not taken"
         now_s = self._serving.poller.now_s
-        admission = self._admitted.route.admission
+        admission = self.admitted.route.admission
         admission.leave(lease, now_s, unproven=unproven is not None)
         if unproven is not None:
             self._serving.plane.unproven(lease.instance, lease.generation, unproven)
 
     def begin_shutdown(self) -> None:
-        if self._lease is None:
+        if self.lease is None:
             self.cut()
 
     def cut(self) -> None:
@@ -172,18 +169,9 @@ class Exchange:
         """The answer was relayed whole."""
         return self.relay is not None and self.relay.end is End.COMPLETE
 
-    @property
-    def lease(self) -> Lease | None:
-        """The last one, given back or not."""
-        return self._lease
-
-    @property
-    def route(self) -> Route:
-        return self._admitted.route
-
     def _enter(self) -> Lease | None:
         """A lease, or a `_place` in the queue; neither with `failure` or the client gone."""
-        route = self._admitted.route
+        route = self.admitted.route
         admission = route.admission
         now_s = self._serving.poller.now_s
         if self._client.gone is not None:
@@ -193,7 +181,7 @@ class Exchange:
             lease = admission.try_enter(now_s)
             if lease is not None:
                 return lease
-            place = Place(self._client.bell, now_s, len(self._admitted.body))
+            place = Place(self._client.bell, now_s, len(self.admitted.body))
             nudge_due = admission.enqueue(place)
         except NotAdmitted as refusal:
             self.outcome = Outcome.REFUSED
@@ -206,7 +194,7 @@ class Exchange:
         return None
 
     async def _wait(self, place: Place) -> Lease | None:
-        client, admission = self._client, self._admitted.route.admission
+        client, admission = self._client, self.admitted.route.admission
         taken = False
         try:
             while not (place.answered or self._expired or self._cut or client.gone is not None):
@@ -215,9 +203,7 @@ class Exchange:
         finally:
             self.waited_s = trio.current_time() - place.since_s
             if not taken:
-                admission.withdraw(place)
-                if place.lease is not None:
-                    admission.leave(place.lease, trio.current_time())
+                place.give_up(admission, trio.current_time())
         if taken:
             return place.lease
         if client.gone is not None:
@@ -227,18 +213,9 @@ class Exchange:
         elif self._cut:
             self.outcome, self.failure = Outcome.CUT, SHUTTING_DOWN
         else:
-            self.outcome, self.failure = Outcome.REFUSED, self._waited_too_long()
+            within_s = self._deadline_s - self.arrived_s
+            self.outcome, self.failure = Outcome.REFUSED, waited_too_long(admission, within_s)
         return None
-
-    def _waited_too_long(self) -> Failure:
-        admission, within_s = self._admitted.route.admission, self._deadline_s - self.arrived_s
-        if admission.any_open:
-            return failure(
-                "queue_full",
-                f"all {admission.running_max} running requests of this model stayed taken "
-                f"for {within_s:g} s",
-            )
-        return failure("unavailable", f"the model was not ready within {within_s:g} s")
 
     async def _forward(self) -> str | None:
         """Try instances until one has the request. Returns why its engine may still be at work."""
@@ -261,7 +238,7 @@ class Exchange:
     async def _send(self, avoid: set[int], *, fresh: bool) -> bool:
         """Connect and send; false, mostly with `failure`, when no engine has got the request."""
         while not self._given_up():
-            lease = self._lease
+            lease = self.lease
             assert lease is not None, "a request is forwarded without a lease"
             link = None if fresh else self._serving.pool.take(lease)
             if link is None:
@@ -276,16 +253,16 @@ class Exchange:
 
     def _move(self, avoid: set[int]) -> bool:
         """To an instance that was not tried; false, with `failure`, where there is none."""
-        lease = self._lease
+        lease = self.lease
         assert lease is not None, "a request is moved without a lease"
         moved = None
         if len(avoid) < self._serving.plane.limits.attempts_max:
-            moved = self._admitted.route.admission.move(lease, avoid)
+            moved = self.admitted.route.admission.move(lease, avoid)
         if moved is None:
             self.outcome = Outcome.ENGINE_FAILED
             self.failure = failure("engine_error", "the engine does not accept connections")
             return False
-        self._lease = moved
+        self.lease = moved
         return True
 
     def _given_up(self) -> bool:
@@ -324,13 +301,13 @@ class Exchange:
         return link if link.connected else None
 
     def _start_relay(self, link: EngineLink, lease: Lease) -> Relay:
-        serving, admitted, client = self._serving, self._admitted, self._client
+        serving, admitted, client = self._serving, self.admitted, self._client
         self._link = link
         self.relay = relay = Relay(client, self._answer, link, serving.poller, serving.heads)
-        self._forwarded_s = serving.poller.now_s
-        plane = serving.plane
-        if plane.observes or b"x-capyctl-metrics" in self._head.headers:
-            self._ask_for_figures(relay)
+        asked = self._head.headers.get(b"x-capyctl-metrics")
+        if asked is not None or serving.plane.observes:
+            on = asked is not None and asked.lower() == b"on"
+            observe(relay, serving.plane, admitted, serving.poller, self.waited_s, asked=on)
         relay.on_first_output = self._arm_idle
         body = admitted.body_for(lease.endpoint.served_name)
         head = engine_request(self._head, lease.endpoint, admitted.content_type, len(body))
@@ -361,7 +338,7 @@ class Exchange:
         if end is End.LATE:
             self.failure = self._late()
         elif end is End.PAUSED:
-            idle_s = self._admitted.route.stream_idle_max_s
+            idle_s = self.admitted.route.stream_idle_max_s
             self.failure = failure("engine_error", f"the engine sent nothing for {idle_s:g} s")
         else:
             why = relay.why or "the engine closed the connection"
@@ -371,14 +348,11 @@ class Exchange:
     def _conclude_refusal(self, relay: Relay) -> str | None:
         head = relay.head
         assert head is not None, "an engine refused without a head"
-        rejected = None
-        if head.status in REJECTIONS:
-            rejected = engine_rejected(head.status, relay.collected)
-        if rejected is not None:
-            self.outcome, self.failure = Outcome.REFUSED, rejected
+        self.failure = engine_refused(head.status, relay.collected)
+        if self.failure.code == ENGINE_REJECTED:
+            self.outcome = Outcome.REFUSED
             return None
         self.outcome = Outcome.ENGINE_FAILED
-        self.failure = engine_failed(head.status, relay.collected)
         return self.failure.message
 
     def _late(self) -> Failure:
@@ -386,7 +360,7 @@ class Exchange:
         return failure("engine_error", f"the engine gave no output within {within_s:g} s")
 
     def _arm_idle(self) -> None:
-        self._client.arm(self._serving.poller.now_s + self._admitted.route.stream_idle_max_s)
+        self._client.arm(self._serving.poller.now_s + self.admitted.route.stream_idle_max_s)
 
     def _look(self, now_s: float) -> float:
         """At each alarm: comments, deadlines, pauses. Returns when to look again."""
@@ -411,37 +385,9 @@ class Exchange:
         return min(self._deadline_s, self._comment_s, connect_s)
 
     def _look_for_pause(self, relay: Relay, now_s: float) -> float:
-        idle_s = self._admitted.route.stream_idle_max_s
+        idle_s = self.admitted.route.stream_idle_max_s
         if self._client.is_blocked or relay.end is not None:
             return now_s + idle_s
         if now_s - relay.progress_s >= idle_s:
             relay.stop(End.PAUSED)
         return relay.progress_s + idle_s
-
-    def _ask_for_figures(self, relay: Relay) -> None:
-        plane, admitted = self._serving.plane, self._admitted
-        asked = self._head.headers.get(b"x-capyctl-metrics", b"").lower() == b"on"
-        wanted = asked or plane.request_metrics
-        if plane.timing_header:
-            relay.timing_lines = self._timing_line
-        if not wanted and not (plane.timing_header and admitted.streams):
-            return
-        figures = Figures(admitted.route.family, self._forwarded_s, streamed=admitted.streams)
-
-        def last_words() -> bytes:
-            words = figures.comment() if wanted else b""
-            if plane.timing_header:
-                words += b": x-capyctl-timing %b\n\n" % self._timing()
-            return words
-
-        relay.tell_figures(figures, last_words)
-
-    def _timing(self) -> bytes:
-        """Milliseconds in the queue, and from forwarding to now."""
-        engine_ms = (self._serving.poller.now_s - self._forwarded_s) * 1000
-        return msgspec.json.encode(
-            {"queue_ms": round(self.waited_s * 1000, 3), "engine_ms": round(engine_ms, 3)}
-        )
-
-    def _timing_line(self) -> bytes:
-        return b"x-capyctl-timing: %b\r\n" % self._timing()

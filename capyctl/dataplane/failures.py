@@ -12,6 +12,8 @@ import msgspec
 
 from capyctl.domain.errors import INFERENCE_ERRORS, InferenceRefusal
 
+ENGINE_REJECTED = "engine_rejected"
+REJECTIONS = frozenset({400, 413, 422})
 MESSAGE_CHARS_MAX = 512
 """Of an engine's own message."""
 
@@ -100,22 +102,20 @@ def malformed(message: str, status: int = 400) -> Failure:
     return Failure(code="invalid_request", message=message, status=status)
 
 
-def engine_rejected(status: int, body: bytes) -> Failure | None:
-    """The engine's own 400, 413 or 422, with its message; None when the body is no JSON."""
+def engine_refused(status: int, body: bytes) -> Failure:
+    """An engine's answer that is no success.
+
+    Its 400, 413 and 422 with a JSON body are `engine_rejected`, with its own status and message;
+    all others are `engine_error`.
+    """
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    message = engine_message(answer) or body.decode(errors="replace")
-    return Failure(code="engine_rejected", message=message[:MESSAGE_CHARS_MAX], status=status)
-
-
-def engine_failed(status: int, body: bytes) -> Failure:
-    """Any other answer of an engine that is no success."""
-    try:
-        told = engine_message(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = None
+        return failure("engine_error", f"the engine answered {status}")
+    told = engine_message(answer)
+    if status in REJECTIONS:
+        message = (told or body.decode(errors="replace"))[:MESSAGE_CHARS_MAX]
+        return Failure(code=ENGINE_REJECTED, message=message, status=status)
     said = f": {told[:MESSAGE_CHARS_MAX]}" if told else ""
     return failure("engine_error", f"the engine answered {status}{said}")
 

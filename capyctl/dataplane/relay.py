@@ -51,11 +51,13 @@ class End(enum.Enum):
 
 
 class Relay:
-    """Attributes:
-    head: the engine's, once it is there.
-    end: how it ended; None while it goes on.
-    first_output_s, progress_s: on the run's clock.
-    last_bytes: the end of what was passed on, for a look at usage.
+    """The way of one answer.
+
+    Attributes:
+        head: the engine's, once it is there.
+        end: how it ended; None while it goes on.
+        first_output_s, progress_s: on the run's clock.
+        last_bytes: the end of what was passed on, for a look at usage.
     """
 
     __slots__ = (
