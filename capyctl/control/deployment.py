@@ -109,7 +109,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.RoutesGranted():
                 await self._replace(message)
             case m.RoutesRefused():
-                self._refuse_claim(message)
+                text = f"`{message.route}` already belongs to another deployment"
+                await self._give_up(message.claim, Refused("route_conflict", text))
             case m.InstanceChanged():
                 await self._instance_changed(message)
             case m.SourceMoved() | m.CheckpointMeasured() | m.CheckpointUnmeasured():
@@ -120,7 +121,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.LookAgain():
                 pass
             case m.Unanswered():
-                self._give_up(message.request)
+                text = "A part of capyctl was restarted meanwhile; send the same request again"
+                await self._give_up(message.request, Refused("reconciliation_required", text))
             case _:
                 assert_never(message)
         if self.id in self._directory.deployments:
@@ -256,17 +258,11 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             ),
         )
 
-    def _give_up(self, request: str) -> None:
+    async def _give_up(self, request: str, refused: Refused) -> None:
         waited = self._awaiting.take(request)
-        text = "A part of capyctl was restarted meanwhile; send the same request again"
         if waited is not None:
-            fail(waited[1], Refused("reconciliation_required", text))
-
-    def _refuse_claim(self, message: m.RoutesRefused) -> None:
-        claimed = self._awaiting.take(message.claim)
-        text = f"`{message.route}` already belongs to another deployment"
-        if claimed is not None:
-            fail(claimed[1], Refused("route_conflict", text))
+            change, reply = waited
+            await refuse(self._world.store, reply, refused, change.receipt)
 
     async def _replace(self, granted: m.RoutesGranted) -> None:
         claimed = self._awaiting.take(granted.claim)
@@ -336,6 +332,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
     async def _instance_changed(self, message: m.InstanceChanged) -> None:
         if message.moved:
             self._tell_occupancy()
+        if message.restarted:
+            self._tell_again()
         if message.park_failed is not None:
             given_up = preinitialize_refused(self.picture(), message)
             if given_up is not None:

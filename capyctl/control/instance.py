@@ -63,6 +63,12 @@ class InstanceActor(Actor[m.InstanceMessage]):
         await self._take(resume(self.one, self._world.moment(), same_daemon=not self._first))
         if self._gate.unproven_count:
             self._settle_unproven()
+        if not self._first:
+            # What lay in the mailbox is lost: have accepted work told again.
+            self._world.tell(
+                self._needs.deployment,
+                InstanceChanged(instance=self.id, cause=None, restarted=True),
+            )
 
     async def handle(self, message: m.InstanceMessage) -> None:
         if isinstance(message, m.LeaseUnproven):

@@ -180,12 +180,13 @@ class Turns:
         turn.switch = sw.advance(before, happened)
         if turn.switch.state is before.state:
             return
-        await self._record(turn.switch)
+        # All of it before the await: what is kept outlives a failure in there.
         if turn.switch.state is SwitchState.RELEASED:
             late = m.SwitchTimedOut(switch=turn.switch.id)
             self._timers.set(f"turn/{turn.switch.id}", ROOM_S_MAX, late)
         if turn.switch.state in sw.OVER:
             self._close(turn.switch)
+        await self._record(turn.switch)
 
     def _close(self, switch: Switch) -> None:
         self._books.turns.pop(switch.host, None)

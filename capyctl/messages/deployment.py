@@ -79,6 +79,8 @@ class InstanceChanged:
     """A start or wake failed, or was given up, in this very change."""
     park_failed: str | None = None
     """Why a park came to nothing in this very change; None when none did."""
+    restarted: bool = False
+    """Its actor began anew, and has not read what was told before."""
     moved: bool = True
     """Its state is another one than before."""
 

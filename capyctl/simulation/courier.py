@@ -31,13 +31,14 @@ class Courier:
         self.faults = faults
         self._lanes: dict[Lane, deque[tuple[Ref[Any], Any]]] = {}
         self.closed = False
+        self._crosses = faults.senders_cross
 
     def tell(self, ref: Ref[Any], message: Any) -> None:
         """As `control.surroundings.tell_now`, perhaps later."""
         if self.closed:
             return
         sender = ""
-        if self.faults.senders_cross:
+        if self._crosses:
             sender = trio.lowlevel.current_task().name.partition(":")[0]
         lane = (sender, ref.name)
         waiting = self._lanes.get(lane)

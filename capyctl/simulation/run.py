@@ -45,6 +45,12 @@ class Outcome:
     trace: tuple[str, ...] = attrs.field(repr=False)
 
 
+def _told(faults: Faults) -> str:
+    """What is wrong in this world, shortly."""
+    calm = attrs.asdict(Faults())
+    return str({k: v for k, v in attrs.asdict(faults).items() if v != calm[k]} or "no faults")
+
+
 class Simulation:
     """One world. ``Simulation(seed).run()`` is all that is needed to see a failure again."""
 
@@ -52,6 +58,7 @@ class Simulation:
         self.seed = seed
         chance = part(seed, "shape")
         self.faults = draw_faults(chance) if faults is None else faults
+        self.drawn = _told(self.faults)
         self.shape = draw_shape(chance)
         self.idle = chance.choice([IdlePolicy(), IdlePolicy(), IdlePolicy(ready_s=60, parked_s=90)])
         self.chance = part(seed, "world")
@@ -80,7 +87,7 @@ class Simulation:
             except Exception:
                 self.problem = self.problem or traceback.format_exc()
         if self.problem is not None:
-            raise Violation(f"seed {self.seed}: {self.problem}\n{self.faults}")
+            raise Violation(f"seed {self.seed}: {self.problem}\n{self.drawn}")
         trace = tuple(self.checks.trace)
         return Outcome(
             digest=hashlib.sha256("\n".join(trace).encode()).hexdigest(),

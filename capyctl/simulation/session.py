@@ -24,7 +24,7 @@ from capyctl.simulation.names import WorldClock, WorldIds
 from capyctl.simulation.operator import Desk
 from capyctl.simulation.requests import Requests
 from capyctl.simulation.sim_host import HostDoor, SimHost
-from capyctl.simulation.sim_store import Disk, SimStore
+from capyctl.simulation.sim_store import Disk, FailingActors, SimStore
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +68,7 @@ class Session:
     requests: Requests
     clients: trio.Nursery
     failures: Failures
+    failing: FailingActors
     over: trio.Event = attrs.field(factory=trio.Event)
 
     def end(self) -> None:
@@ -81,7 +82,8 @@ class Session:
 
     def calm(self) -> None:
         calm = Faults()
-        self.store.faults = self.courier.faults = self.requests.faults = calm
+        self.store.after = lambda count: None
+        self.failing.faults = self.store.faults = self.courier.faults = self.requests.faults = calm
 
 
 @asynccontextmanager
@@ -105,8 +107,9 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
     async with trio.open_nursery() as nursery, trio.open_nursery() as clients:
         courier = Courier(lasting.chance, nursery, faults)
         nursery.start_soon(store.run)
+        failing = FailingActors(TellingStore(store, directory), lasting.chance, faults)
         world = World(
-            store=TellingStore(store, directory),
+            store=failing,
             clock=lasting.clock,
             ids=lasting.ids,
             hosts={HOST: door},
@@ -144,6 +147,7 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
                     ),
                     clients=clients,
                     failures=failures,
+                    failing=failing,
                 )
         finally:
             checks.books = None

@@ -15,6 +15,7 @@ from capyctl.contracts.store import (
     EventPage,
     OnCommitted,
     ReceiptTaken,
+    Store,
     StoreBroken,
     Stored,
 )
@@ -29,6 +30,35 @@ from capyctl.simulation.faults import Faults
 
 class InjectedFailure(Exception):
     """An actor is to fail here, as by a bug of its own."""
+
+
+class FailingActors:
+    """A store in front of another one, in which an actor fails now and then."""
+
+    def __init__(self, inner: Store, chance: random.Random, faults: Faults) -> None:
+        self._inner = inner
+        self._chance = chance
+        self.faults = faults
+
+    async def commit(self, change: Change) -> Committed:
+        if self._chance.random() < self.faults.actor_crash_chance:
+            raise InjectedFailure("a bug in an actor")
+        return await self._inner.commit(change)
+
+    def listen(self, listener: OnCommitted) -> None:
+        self._inner.listen(listener)
+
+    async def find_receipt(self, scope: str, key: str) -> Receipt | None:
+        return await self._inner.find_receipt(scope, key)
+
+    async def read_events(
+        self, after_seq: int, *, count_max: int = 64, bytes_max: int = 262_144
+    ) -> EventPage:
+        return await self._inner.read_events(after_seq, count_max=count_max, bytes_max=bytes_max)
+
+    @property
+    def broken(self) -> bool:
+        return self._inner.broken
 
 
 @attrs.define(eq=False)
@@ -157,11 +187,10 @@ class SimStore:
         return EventPage(events=found, floor_seq=1, last_seq=len(self.disk.events))
 
     async def commit(self, change: Change) -> Committed:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._broken:
+            await trio.lowlevel.checkpoint()
             raise StoreBroken("no change is taken any more")
-        if self._chance.random() < self.faults.actor_crash_chance:
-            raise InjectedFailure("a bug in an actor")
         pending = _Pending(change)
         self._queue.append(pending)
         self._work.set()
