@@ -1,0 +1,62 @@
+"""Every family behind a real daemon: deployed, parked or stopped, found again, its keys unseen."""
+
+import pytest
+
+from tests.e2e.daemon import running, simulation
+
+pytestmark = pytest.mark.slow
+
+
+def log_of(root):
+    (path,) = root.rglob("logs/*/*.log")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("residency", ["host_backed", "deep"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_parked_engine_wakes_for_a_request_even_after_a_restart_of_the_daemon(
+    tmp_path, engine, residency
+):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create("a", 1024, engine=engine, residency=residency)
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+        before = daemon.chat("a").json()["choices"]
+        launched = daemon.engines()
+        for restarts in (False, True):
+            daemon.do(a, "park")
+            daemon.wait_state(a, "parked")
+            if restarts:
+                daemon.kill()
+                daemon.start()
+            assert daemon.chat("a").json()["choices"] == before
+        left = daemon.engines()
+    assert [one.pid for one in left] == [one.pid for one in launched]
+
+
+def test_sglang_prints_its_keys_and_its_log_does_not_hold_them(tmp_path):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create("a", 1024, engine="sglang")
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+        (line,) = [one for one in log_of(tmp_path).splitlines() if "server_args=" in one]
+    assert "'api_key': '<redacted>', 'admin_api_key': '<redacted>'" in line
+
+
+def test_tensorfold_is_stopped_and_started(tmp_path):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create(
+            "a",
+            1024,
+            engine="tensorfold",
+            residency="restart_only",
+            engine_config={"context_length": 2048},
+            resources={"gpu": "4GiB", "ram": "2GiB"},
+        )
+        assert daemon.chat("a").status == 200
+        daemon.do(a, "stop")
+        daemon.wait_state(a, "stopped")
+        assert daemon.chat("a").status == 409
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+        assert daemon.chat("a").status == 200
