@@ -267,7 +267,9 @@ def test_a_count_alone_leaves_what_runs(tmp_path):
         wait_ready(daemon, id)
         both = pids(daemon)
         replace(daemon, id, instances=1)
-        wait_until(lambda: len(pids(daemon)) == 1, what="one engine is left")
+        wait_until(
+            lambda: len(daemon.deployment(id)["instances"]) == 1, what="one instance is left"
+        )
         found = wait_ready(daemon, id)
         settle(daemon)
         check_truth(daemon)
