@@ -5,6 +5,7 @@ has no limits, deadlines, gates or records.
 """
 
 import asyncio
+import functools
 import json
 import sys
 
@@ -79,7 +80,7 @@ class Client(asyncio.Protocol):
 
     async def connect(self, body: bytes) -> None:
         loop = asyncio.get_running_loop()
-        make = lambda: Engine(self.pool)  # noqa: E731
+        make = functools.partial(Engine, self.pool)
         _, engine = await loop.create_connection(make, "127.0.0.1", self.engine_port)
         self.forward(engine, body)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from capyctl.dataplane.flows import Flow
+from capyctl.dataplane.flows import ClosingReader, Flow
 from capyctl.dataplane.framing import LAST_CHUNK, as_chunk
 from capyctl.dataplane.sse import EventSplitter, event_data, event_has_output
 
@@ -144,8 +144,8 @@ class FiguresFlow:
 
     def at_eof(self) -> bytes:
         """The engine's connection ended, and with it this body."""
-        end: Callable[[], bytes] = self._reader.at_eof  # type: ignore[attr-defined]
-        end()
+        assert isinstance(self._reader, ClosingReader), "the connection ends no other body"
+        self._reader.at_eof()
         return self._framed(self._finish()) + self._last()
 
     def _finish(self) -> bytes:

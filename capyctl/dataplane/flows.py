@@ -29,10 +29,6 @@ class Flow(Protocol):
         """
 
 
-class EndsWithConnection(Protocol):
-    def at_eof(self) -> bytes: ...
-
-
 class SizedReader:
     """A body of known length."""
 

@@ -15,7 +15,7 @@ from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.bodies import Body
 from capyctl.dataplane.client import Client
 from capyctl.dataplane.figures import Figures, FiguresFlow
-from capyctl.dataplane.flows import Flow, Wrapped, client_flow, payload_reader
+from capyctl.dataplane.flows import ClosingReader, Flow, Wrapped, client_flow, payload_reader
 from capyctl.dataplane.framing import BrokenFraming, as_chunk
 from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import HEAD_END, AnswerHead
@@ -359,7 +359,8 @@ class Relay:
         if self._parts is not None:
             self._collected()
             return
-        last: bytes = flow.at_eof()  # type: ignore[attr-defined]
+        assert isinstance(flow, ClosingReader | Wrapped | FiguresFlow), "no end of this body"
+        last = flow.at_eof()
         if last:
             self._answer.pass_on(last)
         self.stop(End.COMPLETE)
