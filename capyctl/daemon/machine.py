@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
 
 from capyctl.checkpoints.digest import LocalCheckpoints
+from capyctl.checkpoints.sources import FetchPolicy, RemoteSources
+from capyctl.checkpoints.sources_space import Space
 from capyctl.config.settings import MemoryAmount, StandaloneSettings
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import LaunchRefused
@@ -15,8 +18,10 @@ from capyctl.control.host import LocalHost
 from capyctl.daemon.root import launch_secret, owner_folder
 from capyctl.domain.devices import MachineShape, Profile
 from capyctl.domain.ids import HostId
-from capyctl.domain.launches import LaunchOrder
+from capyctl.domain.launches import Installation, LaunchOrder
 from capyctl.engines.families import families
+from capyctl.engines.fingerprint import Unfingerprintable
+from capyctl.engines.installation_book import InstallationBook
 from capyctl.engines.preparation import NotPrepared, prepare_launch
 from capyctl.engines.surroundings import Surroundings
 from capyctl.gpus.machine import detect_machine
@@ -62,8 +67,14 @@ class Ports:
         return self._leases.is_taken(port)
 
 
-def own_machine(settings: StandaloneSettings, simulate: str | None) -> OwnMachine:
+def own_machine(
+    settings: StandaloneSettings,
+    simulate: str | None,
+    log: Callable[..., None] = lambda *_, **__: None,
+) -> OwnMachine:
     """Put the adapters together. Looks at the machine for up to 3 s.
+
+    ``log``: told of an engine whose files have changed, with its profile.
 
     Raises:
         ValueError: the simulation text or a limit does not fit; the message names it.
@@ -80,18 +91,43 @@ def own_machine(settings: StandaloneSettings, simulate: str | None) -> OwnMachin
     )
     processes = LocalProcesses(root)
     first, last = settings.engine_ports
+    checkpoints = LocalCheckpoints(owner_folder(root / "observation"))
     host = LocalHost(
         machine=machine,
         machine_shape=shape,
         processes=processes,
         families=families(surroundings),
-        checkpoints=LocalCheckpoints(owner_folder(root / "observation")),
+        checkpoints=checkpoints,
+        sources=_sources(settings, checkpoints),
         ports=Ports(first, last),
         secret=launch_secret(root),
-        before_launch=lambda order: _before_launch(order, surroundings),
+        before_launch=BeforeLaunch(
+            surroundings=surroundings,
+            book=InstallationBook(owner_folder(root / "observation")),
+            log=log,
+        ),
         extra_env=_charges if simulate is not None else _nothing,
     )
     return OwnMachine(host=host, processes=processes, shape=shape, simulated_profiles=profiles)
+
+
+def _sources(settings: StandaloneSettings, checkpoints: LocalCheckpoints) -> RemoteSources:
+    policy = settings.sources
+    root = Path(settings.models_root) / (policy.root or ".")
+    return RemoteSources(
+        space=Space(root=root, max_bytes=policy.max_bytes),
+        policy=FetchPolicy(
+            huggingface=policy.huggingface,
+            http=policy.http,
+            plain_http=policy.plain_http,
+            allowed_hosts=policy.allowed_hosts,
+            endpoint=policy.endpoint,
+            token_file=None if policy.token_file is None else Path(policy.token_file),
+        ),
+        secrets=settings.state_root / "secrets",
+        environ=os.environ,
+        learn=checkpoints.learn,
+    )
 
 
 def _machine(
@@ -127,11 +163,46 @@ def _available_ram() -> int | None:
         return None
 
 
-def _before_launch(order: LaunchOrder, surroundings: Surroundings) -> None:
-    try:
-        prepare_launch(order, surroundings)
-    except NotPrepared as refused:
-        raise LaunchRefused(refused.code, refused.detail, permanent=True) from refused
+@attrs.frozen(kw_only=True)
+class BeforeLaunch:
+    """What must be true on disk before an engine is launched. Blocks; runs in a thread."""
+
+    surroundings: Surroundings
+    book: InstallationBook
+    log: Callable[..., None]
+
+    def __call__(self, order: LaunchOrder) -> Installation | None:
+        """What the engine's files are. Raises LaunchRefused."""
+        try:
+            prepare_launch(order, self.surroundings)
+        except NotPrepared as refused:
+            raise LaunchRefused(refused.code, refused.detail, permanent=True) from refused
+        engine = order.engine
+        if engine.direct:
+            return None
+        try:
+            looked = self.book.look(
+                engine.profile,
+                revision=engine.profile_revision,
+                family=engine.family,
+                executable=engine.executable[0],
+            )
+        except Unfingerprintable as problem:
+            self._unknown(order, str(problem))
+            return None
+        if looked.changed is None:
+            return looked.installation
+        if engine.installation_drift == "refuse":
+            detail = f"{looked.changed}; register `{engine.profile}` again to accept that"
+            raise LaunchRefused("installation_drift", detail, permanent=True)
+        if looked.installation.flag:
+            self.log("installation_drift", profile=engine.profile, changed=looked.changed)
+        return looked.installation
+
+    def _unknown(self, order: LaunchOrder, problem: str) -> None:
+        if order.engine.installation_drift == "refuse":
+            raise LaunchRefused("installation_drift", problem, permanent=True)
+        self.log("installation_not_read", profile=order.engine.profile, problem=problem)
 
 
 def _charges(order: LaunchOrder) -> Mapping[str, str]:

@@ -137,6 +137,11 @@ class DaemonManagement:
             "hosts": hosts,
         }
 
+    def referenced_sources(self) -> list[str]:
+        """Keys of the remote sources that deployments name, sorted, each once."""
+        specs = (deployment.spec for deployment in self.world.directory.deployments.values())
+        return sorted({spec.source.key for spec in specs if spec.source is not None})
+
     def _found(self, id_or_name: str) -> Deployment:
         found = self.fragments.find(id_or_name)
         if found is None:

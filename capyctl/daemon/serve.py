@@ -35,6 +35,8 @@ from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.records import RequestRecord
 from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.engines.runtime_dir import ensure_runtime
+from capyctl.launch.addresses import ephemeral_overlap
+from capyctl.launch.orphans import reap_orphans
 from capyctl.messages.deployment import DemandArose
 from capyctl.messages.instance import LeaseUnproven
 from capyctl.store.errors import StoreFromNewerVersion, StoreUnusable
@@ -68,7 +70,7 @@ def run_standalone(
                 log.warning("runtime_repaired", message=repaired)
             credentials = ensure_credentials(settings.state_root)
             stated = None if simulate is None else simulation_text(simulate)
-            machine = own_machine(settings, stated)
+            machine = own_machine(settings, stated, log.warning)
             trio.run(_serve, settings, credentials, machine, log)
     except (InvalidDocument, StateRootBusy) as problem:
         return _refused(log, str(problem), EXIT_CONFIG)
@@ -118,12 +120,14 @@ async def _serve(
                 token=credentials.admin_token,
                 clock=daemon.world.clock,
                 inference_key=credentials.api_key,
+                model_sources=daemon.management.referenced_sources,
             )
             async with trio.open_nursery() as nursery:
                 served = trio.Event()
                 nursery.start_soon(_serve_app, app, listeners, shutdown, served)
                 host, port = await nursery.start(serve, inference, plane)
                 await nursery.start(_control_socket(daemon, log).serve)
+                nursery.start_soon(reap_orphans)
                 address = _record_addresses(settings, listeners, f"{_shown(host)}:{port}")
                 _banner(daemon, f"{_shown(host)}:{port}", address, log)
                 name = await wait_for_stop(signals)
@@ -256,6 +260,9 @@ def _banner(daemon: Daemon, inference: str, management: str, log: Log) -> None:
         print("\n".join(lines), file=sys.stderr)
     else:
         log.event("ready", version=__version__, **attrs.asdict(banner))
+    overlap = ephemeral_overlap(*settings.engine_ports)
+    if overlap is not None:
+        log.warning("engine_ports_ephemeral", message=overlap)
     if not settings.inference_key_required and not settings.inference.host.startswith("127."):
         log.warning(
             "inference_unauthenticated",
