@@ -16,6 +16,7 @@ from capyctl.machines.checkpoint import source_of
 from capyctl.machines.deployment import Deployment, Desired, Picture
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import observed_deployment, observed_instance
+from capyctl.telemetry.memory import memory_of, startup_of
 
 TEXT_BYTES_MAX = 16 * 1024
 _RESTART_ONLY = frozenset({"llamacpp", "tensorfold"})
@@ -41,6 +42,16 @@ HINTS: Mapping[str, str] = {
         "own, or for an argument that overrides them."
     ),
     "engine_argument_rejected": "Remove or correct the engine argument that the reason names.",
+    "startup_requires_empty_host": (
+        "Park or stop what runs on the machine, or start with --evict; once a start was measured "
+        "its own figure counts."
+    ),
+    "parked_capacity": "Stop a parked model, or stop this one instead of parking it.",
+    "parked_growth": "The next request starts it anew; see parked_growth_limit.",
+    "installation_drift": (
+        "Register the engine again with capyctl engine add, or restore its files."
+    ),
+    "checkpoint_unverified": "Make the model's files readable; the start is tried again.",
     "checkpoint_mismatch": "Restore the model's files, or deploy them as a new revision.",
     "wake_mismatch": "It answered differently after its wake; the next request starts it anew.",
     "no_host_fits": "No machine is large enough; give the model less memory or use a smaller one.",
@@ -115,6 +126,7 @@ def render_deployment(parts: Parts) -> dict[str, Any]:
         "hosts": [_host(deployment)],
         "timeouts": _timeouts(deployment),
     }
+    entry.update(memory_of(deployment, picture))
     if parts.switch is not None:
         entry["switch"] = _switch(parts.switch, deployment)
     if deployment.spec.warm:
@@ -205,6 +217,8 @@ def _instance(one: Instance, shown: str, parts: Parts, *, retiring: bool) -> dic
         entry["last_error"] = _safe(str(one.failure))
     entry["lifecycle"] = "retiring" if retiring else "active"
     entry["operator_stopped"] = one.operator_stopped
+    if held is not None:
+        entry["startup"] = startup_of(held.candidate)
     entry["development_controls"] = _development_controls(parts.deployment)
     latest = parts.latest.get(one.id.index)
     if latest is not None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from capyctl.cli.call import Call
 from capyctl.cli.client import Client
 from capyctl.cli.render import MISSING, cell, record, seconds, summary, table
-from capyctl.cli.sending import read, read_snapshot
+from capyctl.cli.sending import read_snapshot
 from capyctl.cli.snapshot import Row, find_deployment
 
 WATCH_S = 1.0
@@ -22,7 +22,7 @@ _INSTANCES = ("INSTANCE", "HOST", "STATE", "LIFECYCLE", "DEVICES", "LAST ERROR")
 
 def list_deployments(call: Call) -> int:
     """`list deployments`"""
-    rows = _by_name(read_snapshot(call.client(), call.here))
+    rows = _by_name(read_snapshot(call.client()))
     call.show({"deployments": rows}, _with_warnings(_table(rows), rows))
     return 0
 
@@ -30,7 +30,7 @@ def list_deployments(call: Call) -> int:
 def status(call: Call) -> int:
     """`status`"""
     client = call.client()
-    snapshot = read_snapshot(client, call.here)
+    snapshot = read_snapshot(client)
     rows = _by_name(snapshot)
     states = [str(row.get("observed_state")) for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted({*states}))
@@ -79,10 +79,10 @@ def inspect_deployment(call: Call) -> int:
     client = call.client()
     wanted = call.options.deployment
     if call.options.effective_config:
-        found = read(client, call.here, f"/deployments/{quote(wanted, safe='')}/effective-config")
+        found = client.read(f"/deployments/{quote(wanted, safe='')}/effective-config")
         call.show(found, record(found))
         return 0
-    deployment = find_deployment(read_snapshot(client, call.here), wanted)
+    deployment = find_deployment(read_snapshot(client), wanted)
     call.show(deployment, record(deployment))
     return 0
 
@@ -112,7 +112,7 @@ def _with_warnings(text: str, rows: Iterable[Row]) -> str:
 
 
 def _status_of(client: Client, call: Call) -> tuple[Row, str]:
-    deployment = find_deployment(read_snapshot(client, call.here), call.options.deployment)
+    deployment = find_deployment(read_snapshot(client), call.options.deployment)
     return deployment, _status_text(deployment)
 
 
@@ -174,6 +174,8 @@ def _notes(row: Row, latest: Row) -> list[tuple[str, str | None]]:
         ("Hint", latest.get("hint")),
         ("Given up", "nothing more is tried" if latest.get("given_up") else None),
         ("Switch", switching if switch else None),
+        ("Startup", _startup(row)),
+        ("Parked", _parked(row)),
         (
             "Timeouts",
             f"start {seconds(windows.get('initialize_ms'))}, wake "
@@ -196,6 +198,22 @@ def _checkpoint(row: Row) -> str | None:
     if digest.get("weights_bytes"):
         parts.append(f"{_gib(digest['weights_bytes'])} of weights")
     return ", ".join(parts)
+
+
+def _startup(row: Row) -> str | None:
+    startup: Row = row.get("startup") or {}
+    return f"{_gib(startup.get('bytes'))} ({startup.get('provenance')})" if startup else None
+
+
+def _parked(row: Row) -> str | None:
+    """What it keeps while parked, and whether that has grown too much."""
+    parked: Row = row.get("parked") or {}
+    if not parked:
+        return None
+    kept = [f"{_gib(held)} of {name}" for name, held in (parked.get("charges") or {}).items()]
+    text = f"{', '.join(kept) or MISSING} ({parked.get('provenance')})"
+    growth = parked.get("growth")
+    return f"{text}; {growth}" if growth else text
 
 
 def _ready(row: Row) -> str:
