@@ -36,9 +36,14 @@ def entry_command(
     elif len(engine.executable) != 1:
         raise ValueError("executable: an engine with leading arguments cannot be run here")
     else:
-        python = os.path.join(os.path.dirname(engine.executable[0]), "python3")
+        python = interpreter_of(order)
         path = os.path.join(surroundings.runtime_dir, entry)
         head = [python, ISOLATED, path, str(len(ours))]
     argv = (*head, *ours, *engine.profile_args, *engine.extra_args)
     check_rendered_once(engine.family, argv, ours=len(head) + len(ours))
     return argv
+
+
+def interpreter_of(order: LaunchOrder) -> str:
+    """The interpreter of the environment whose `bin` holds the engine's program."""
+    return os.path.join(os.path.dirname(order.engine.executable[0]), "python3")

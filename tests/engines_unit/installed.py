@@ -55,3 +55,20 @@ def with_sleep_allocator(root: Path) -> Path:
     folder.mkdir()
     (folder / "cumem.py").write_text("")
     return root
+
+
+def with_memory_saver(root: Path) -> Path:
+    (site,) = root.glob("lib/python3*/site-packages")
+    install(root, site, "torch_memory_saver", "0.0.9")
+    return root
+
+
+def with_tools(root: Path, *names: str) -> Path:
+    """Programs in the environment's `bin`; ``nvidia/cu13/bin/nvcc`` goes where pip puts it."""
+    (site,) = root.glob("lib/python3*/site-packages")
+    for name in names:
+        tool = site / name if "/" in name else root / "bin" / name
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o755)
+    return root

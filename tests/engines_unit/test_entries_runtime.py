@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 
 import pytest
 
@@ -143,13 +144,18 @@ def test_a_start_that_breaks_off_leaves_no_half(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["vllm", "sglang"])
-def test_a_launch_needs_its_entry(tmp_path, family):
+def test_a_launch_needs_its_entry_and_its_interpreter(tmp_path, family):
     place = surroundings(state_dir=str(tmp_path))
-    with pytest.raises(NotPrepared, match="launch_failed"):
-        prepare_launch(order(family), place)
+    ordered = order(family, executable=(str(tmp_path / "bin" / "program"),))
+    with pytest.raises(NotPrepared, match=r"bin/python3 does not exist"):
+        prepare_launch(ordered, place)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    with pytest.raises(NotPrepared, match="runtime"):
+        prepare_launch(ordered, place)
     prepare_launch(order(family, direct=True), place)
     ensure_runtime(tmp_path)
-    prepare_launch(order(family), place)
+    prepare_launch(ordered, place)
 
 
 def test_folders_of_a_launch_are_its_own(tmp_path):

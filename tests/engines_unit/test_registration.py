@@ -113,7 +113,7 @@ def test_a_probe_without_parking_is_written_down(tmp_path, document):
 def test_refusals_write_nothing(llama, tmp_path, document):
     refused("engine_not_found", tmp_path / "nowhere", document)
     refused("engine_unsupported", tmp_path, document)
-    sglang = python_environment(tmp_path / "sg", sglang="0.5.20")
+    sglang = python_environment(tmp_path / "sg", sglang="0.5.20", vllm="0.30.0")
     refused("engine_unsupported", sglang, document)
     silent = llama_server(tmp_path / "silent", "exit 0")
     refused("engine_version_failed", silent, document)
