@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 PORT_MIN = 1
 PORT_MAX = 65_535
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def ephemeral_overlap(first: int, last: int, *, path: Path = EPHEMERAL_RANGE) -> str | None:
+    """What is wrong where the kernel gives ports of this range to outgoing connections."""
+    try:
+        low, high = (int(word) for word in path.read_text().split())
+    except (OSError, ValueError):
+        return None
+    if last < low or high < first:
+        return None
+    return (
+        f"engine ports {first}-{last} overlap {low}-{high}, from which outgoing connections get "
+        "theirs; take others, or keep these: "
+        f"sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last}"
+    )
 
 
 class PortsExhausted(Exception):

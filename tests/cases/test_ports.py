@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cases.scenes import ready, seen
-from tests.e2e.daemon import Daemon, running, simulation
+from tests.e2e.daemon import Daemon, running, simulation, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +165,9 @@ def test_a_range_that_strangers_hold_is_named(tmp_path):
         daemon = stack.enter_context(running(tmp_path, simulate=simulation(), flags=flags))
         a = daemon.create("a", 1024)
         daemon.do(a, "start")
-        found = daemon.wait_state(a, "queued")
-    operation = found["latest_operation"]
-    assert f"no free port in {port}-{port}" in operation["reason"]
+        found = wait_until(lambda: reason(daemon, a), what="it is said")
+    assert f"no free port in {port}-{port}" in found
+
+
+def reason(daemon, id):
+    return daemon.deployment(id)["latest_operation"].get("reason")

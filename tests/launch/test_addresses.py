@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from capyctl.launch.addresses import PortLeases, PortsExhausted
+from capyctl.launch.addresses import PortLeases, PortsExhausted, ephemeral_overlap
 
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 FIRST = 18_740 + 10 * WORKER
@@ -78,3 +78,26 @@ def test_a_connection_that_fades_away_does_not_count():
 def test_a_range_that_is_none_is_refused(first, last):
     with pytest.raises(ValueError, match="port range"):
         PortLeases(first, last)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (8100, 8199, None),
+        (32000, 32767, None),
+        (32700, 32768, "ip_local_reserved_ports=32700-32768"),
+        (40000, 40063, "40000-40063 overlap 32768-60999"),
+        (61000, 61010, None),
+    ],
+)
+def test_a_range_that_outgoing_connections_use_is_told(tmp_path, first, last, said):
+    path = tmp_path / "range"
+    path.write_text("32768\t60999\n")
+
+    found = ephemeral_overlap(first, last, path=path)
+
+    assert (found is None) if said is None else (said in found)
+
+
+def test_without_the_kernels_word_nothing_is_told(tmp_path):
+    assert ephemeral_overlap(40000, 40063, path=tmp_path / "none") is None
