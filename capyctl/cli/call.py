@@ -63,4 +63,4 @@ class Call:
         from capyctl.cli.client import Client
 
         role = self.role()
-        return Client(role)
+        return Client(role, self.here)

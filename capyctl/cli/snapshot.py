@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from capyctl.cli.failure import CommandFailed
-from capyctl.cli.waiting import Pending
+from capyctl.client.judging import Pending
 
 Row = Mapping[str, Any]
 

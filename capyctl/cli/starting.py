@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from capyctl.cli.call import Call
-from capyctl.cli.client import ANSWER_S_MAX, PREFIX, Client
+from capyctl.cli.client import ANSWER_S_MAX, Client
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Request, Step
 from capyctl.cli.progress import Progress
@@ -24,7 +24,10 @@ from capyctl.cli.snapshot import (
     started,
     window_ms,
 )
-from capyctl.cli.waiting import Pending, WaitedTooLong, wait_for
+from capyctl.cli.waiting import wait_for
+from capyctl.client.errors import WaitedTooLong
+from capyctl.client.judging import Pending
+from capyctl.client.requests import PREFIX
 
 GRACE_MS = 10_000
 """How long after the deadline the outcome is still looked for."""
@@ -113,7 +116,6 @@ class Start:
         try:
             return wait_for(
                 self.client,
-                self.call.here,
                 look,
                 until_ms=deadline_ms + GRACE_MS,
                 progress=Progress(self.call.here),
@@ -130,7 +132,7 @@ class Start:
 
         progress = Progress(self.call.here)
         try:
-            wait_for(self.client, self.call.here, look, until_ms=until_ms, progress=progress)
+            wait_for(self.client, look, until_ms=until_ms, progress=progress)
         except WaitedTooLong as problem:
             raise CommandFailed(
                 "activation_timeout", f"nothing was started; still waiting: {problem.last}"
@@ -154,7 +156,7 @@ class Start:
         if self.evict:
             left_ms = self._deadline_ms() - self.call.here.wall_ms()
             within_s = max(ANSWER_S_MAX, (left_ms + GRACE_MS) / 1000)
-        return send_change(self.client, self.call.here, step, within_s=within_s)
+        return send_change(self.client, step, within_s=within_s)
 
     def _deadline_ms(self) -> int:
         step = self.request.stored("action")

@@ -122,9 +122,9 @@ class AsyncClient:
             row = await self.get(SNAPSHOT)
         except Unanswered as problem:
             return Pending(f"capyctl does not answer: {problem}")
-        except RefusedByApi as refused:
-            if refused.retryable:
-                return Pending(f"capyctl is busy: {refused.code}")
+        except (RefusedByApi, NotTheApi) as problem:
+            if problem.retryable:
+                return Pending(f"capyctl is busy: {problem}")
             raise
         return look(Snapshot.read(row))
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import attrs
 
 from capyctl.client import requests
-from capyctl.client.errors import ClientError, RefusedByApi, Unanswered, WaitedTooLong
-from capyctl.client.following import SILENCE_S_MAX, Following
+from capyctl.client.errors import ClientError, NotTheApi, RefusedByApi, Unanswered, WaitedTooLong
+from capyctl.client.following import SILENCE_S_MAX, STREAMS, Following
 from capyctl.client.frames import Frames
 from capyctl.client.judging import Pending, started, stopped
 from capyctl.client.models import Deployment, Event, Receipt, Snapshot
@@ -91,16 +91,19 @@ class Client:
         """What is deployed and what is running. At most about once a second, please."""
         return Snapshot.read(self.read(SNAPSHOT, retries=retries))
 
-    def follow(self, after: str | None = None) -> Iterator[Snapshot | Event]:
+    def follow(
+        self, after: str | None = None, *, retries: Retries = STREAMS
+    ) -> Iterator[Snapshot | Event]:
         """Every event, for ever, across streams that end or break.
 
         Begins with a snapshot, unless ``after`` names where to go on, and gives another one
         whenever events may have been missed: what was known before it is void then.
+        ``retries`` bounds the attempts in a row that bring nothing.
 
         Raises:
             ClientError: the API stays away, or refuses for good.
         """
-        place = Following(cursor=after)
+        place = Following(cursor=after, retries=retries)
         while True:
             try:
                 if place.cursor is None:
@@ -231,9 +234,9 @@ class Client:
             row = self.get(SNAPSHOT)
         except Unanswered as problem:
             return Pending(f"capyctl at {self._address} does not answer: {problem}")
-        except RefusedByApi as refused:
-            if refused.retryable:
-                return Pending(f"capyctl at {self._address} is busy: {refused.code}")
+        except (RefusedByApi, NotTheApi) as problem:
+            if problem.retryable:
+                return Pending(f"capyctl at {self._address} is busy: {problem}")
             raise
         return look(row)
 

@@ -241,9 +241,10 @@ def test_waiting_looks_until_it_has_come_about(connect):
         one = seen.find("d")
         return one.name if one.is_ready else Pending("my-model")
 
-    with Server(answer(200, rows[0]), BUSY, DROP, *(answer(200, r) for r in rows[1:])) as server:
+    away = [BUSY, DROP, answer(502, b"<html>")]
+    with Server(answer(200, rows[0]), *away, *(answer(200, r) for r in rows[1:])) as server:
         client = connect(server)
         found = client.wait_until(look, until_ms=client.client.wall_ms() + 60_000, every_s=0.0)
 
     assert found == "my-model"
-    assert len(server.received) == 5
+    assert len(server.received) == 6

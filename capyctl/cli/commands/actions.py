@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from capyctl.cli.call import Call
-from capyctl.cli.client import PREFIX, Client
+from capyctl.cli.client import Client
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Request, Step, open_request
 from capyctl.cli.progress import Progress
@@ -13,7 +13,10 @@ from capyctl.cli.render import summary
 from capyctl.cli.sending import read_snapshot, send_change
 from capyctl.cli.snapshot import Row, cleanup_of, deployment_of, find_deployment, window_ms
 from capyctl.cli.starting import GRACE_MS, Start
-from capyctl.cli.waiting import Pending, WaitedTooLong, wait_for
+from capyctl.cli.waiting import wait_for
+from capyctl.client.errors import WaitedTooLong
+from capyctl.client.judging import Pending
+from capyctl.client.requests import PREFIX
 
 INDEX_MAX = 63
 CLEANUP_POLL_S = 0.25
@@ -40,7 +43,7 @@ def start(call: Call) -> int:
     if stored is not None and not options.wait:
         show_receipt(call, "start", options.deployment, start.send({}))
         return 0
-    snapshot = read_snapshot(start.client, call.here)
+    snapshot = read_snapshot(start.client)
     deployment = find_deployment(snapshot, options.deployment)
     if not options.wait:
         show_receipt(call, "start", deployment["name"], start.send(deployment))
@@ -154,10 +157,10 @@ def _act(call: Call, action: str) -> int:
     request = open_request(call, client.role, intent)
     step = request.stored("action")
     if step is None:
-        deployment = find_deployment(read_snapshot(client, call.here), target)
+        deployment = find_deployment(read_snapshot(client), target)
         target = deployment["name"]
         step = record_action(call, request, "action", action, deployment)
-    show_receipt(call, action, target, send_change(client, call.here, step))
+    show_receipt(call, action, target, send_change(client, step))
     return 0
 
 
@@ -170,7 +173,7 @@ def _act_on_instance(call: Call, action: str) -> int:
     step = request.stored("action")
     name = wanted
     if step is None:
-        deployment = find_deployment(read_snapshot(client, call.here), wanted)
+        deployment = find_deployment(read_snapshot(client), wanted)
         name = deployment["name"]
         at = f"/instances/{index}"
         step = record_action(call, request, "action", action, deployment, at=at)
@@ -178,7 +181,7 @@ def _act_on_instance(call: Call, action: str) -> int:
             fields = {**_fields(step), "evict": True}
             step = request.record("action", step.method, step.path, fields)
     within_s = max(30.0, (_fields(step)["deadline_ms"] - call.here.wall_ms()) / 1000)
-    receipt = send_change(client, call.here, step, within_s=within_s if evict else 30.0)
+    receipt = send_change(client, step, within_s=within_s if evict else 30.0)
     show_receipt(call, action, f"{name}/{index}", receipt)
     return 0
 
@@ -213,8 +216,8 @@ def _stop_and_delete(call: Call) -> int:
     request = open_request(call, client.role, intent)
     stored = request.stored("delete")
     if stored is not None:
-        return _deleted(call, target, send_change(client, call.here, stored))
-    deployment = find_deployment(read_snapshot(client, call.here), target)
+        return _deleted(call, target, send_change(client, stored))
+    deployment = find_deployment(read_snapshot(client), target)
     until_ms = _stop(call, client, request, deployment) + GRACE_MS
     last: list[tuple[Row, Row]] = []
 
@@ -231,7 +234,6 @@ def _stop_and_delete(call: Call) -> int:
     try:
         stopped = wait_for(
             client,
-            call.here,
             look,
             until_ms=until_ms,
             every_s=CLEANUP_POLL_S,
@@ -240,14 +242,14 @@ def _stop_and_delete(call: Call) -> int:
     except WaitedTooLong as problem:
         return _cleanup_pending(call, request, deployment, last, problem)
     step = record_action(call, request, "delete", "delete", stopped)
-    return _deleted(call, stopped["name"], send_change(client, call.here, step))
+    return _deleted(call, stopped["name"], send_change(client, step))
 
 
 def _stop(call: Call, client: Client, request: Request, deployment: Row) -> int:
     """Ask for the stop; one that is under way already will do. Its deadline in Unix time."""
     step = request.stored("stop") or record_action(call, request, "stop", "stop", deployment)
     try:
-        send_change(client, call.here, step)
+        send_change(client, step)
     except CommandFailed as failure:
         if failure.code != "lifecycle_conflict":
             raise

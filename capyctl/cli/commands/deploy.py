@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from capyctl.cli.call import Call
-from capyctl.cli.client import PREFIX
 from capyctl.cli.commands.actions import open_start, show_ready
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Step
@@ -19,6 +18,7 @@ from capyctl.cli.sending import read_snapshot, send_change
 from capyctl.cli.snapshot import Row, deployment_of, find_deployment
 from capyctl.cli.starting import Start
 from capyctl.cli.variables import listed, pair_of
+from capyctl.client.requests import PREFIX
 
 
 def deploy(call: Call) -> int:
@@ -40,11 +40,11 @@ def deploy(call: Call) -> int:
             "activate": options.activate,
         },
     )
-    receipt = send_change(start.client, call.here, _configuration(call, start, document))
+    receipt = send_change(start.client, _configuration(call, start, document))
     if not options.activate:
         _show(call, receipt, document)
         return 0
-    snapshot = read_snapshot(start.client, call.here)
+    snapshot = read_snapshot(start.client)
     deployment = deployment_of(snapshot, str(receipt["deployment_id"]))
     if deployment is None:
         raise CommandFailed("not_found", "the deployment was deleted before it could be started")
@@ -105,7 +105,7 @@ def _configuration(call: Call, start: Start, document: Mapping[str, Any]) -> Ste
     wanted = document.get("name")
     if not isinstance(wanted, str):
         raise CommandFailed("invalid_config", "name: state the deployment's name")
-    deployment = find_deployment(read_snapshot(start.client, call.here), wanted)
+    deployment = find_deployment(read_snapshot(start.client), wanted)
     path = f"{PREFIX}/deployments/{deployment['id']}"
     fields = {"config": document, "expected_revision": revision}
     return start.request.record(name, "PUT", path, fields)

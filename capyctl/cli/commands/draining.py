@@ -11,7 +11,9 @@ from capyctl.cli.journal import open_request
 from capyctl.cli.progress import Progress
 from capyctl.cli.sending import read_snapshot, send_change
 from capyctl.cli.snapshot import Row, cleanup_of
-from capyctl.cli.waiting import Pending, WaitedTooLong, wait_for
+from capyctl.cli.waiting import wait_for
+from capyctl.client.errors import WaitedTooLong
+from capyctl.client.judging import Pending
 
 DRAIN_MS_MAX = 960_000
 
@@ -26,11 +28,11 @@ def stop_all(call: Call, profile: str, names: Sequence[str]) -> None:
     intent = {"command": "engine remove", "profile": profile, "drain": True}
     request = open_request(call, client.role, intent)
     until_ms = call.here.wall_ms() + DRAIN_MS_MAX
-    for row in _named(read_snapshot(client, call.here), names):
+    for row in _named(read_snapshot(client), names):
         step = f"stop-{row['id']}"
         recorded = request.stored(step) or record_action(call, request, step, "stop", row)
         try:
-            send_change(client, call.here, recorded)
+            send_change(client, recorded)
         except CommandFailed as failure:
             if failure.code != "lifecycle_conflict":
                 raise
@@ -42,7 +44,7 @@ def stop_all(call: Call, profile: str, names: Sequence[str]) -> None:
         return Pending(f"{', '.join(left)} stopping") if left else True
 
     try:
-        wait_for(client, call.here, look, until_ms=until_ms, progress=Progress(call.here))
+        wait_for(client, look, until_ms=until_ms, progress=Progress(call.here))
     except WaitedTooLong as problem:
         raise CommandFailed(
             "profile_in_use", f"{problem.last} still; the profile stays. Repeat the command"

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from capyctl.cli.client import PREFIX
 from capyctl.cli.demo.asking import Answered, ask_model
 from capyctl.cli.demo.screen import GIB, Screen, memory_bar, shown_s
 from capyctl.cli.demo.stage import Stage
@@ -18,6 +17,7 @@ from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Step
 from capyctl.cli.sending import read_snapshot, send_change
 from capyctl.cli.surroundings import Surroundings
+from capyctl.client.requests import PREFIX
 from capyctl.domain.units import gib
 
 CARD_BYTES = 24 * GIB
@@ -76,7 +76,7 @@ class Play:
         self.screen.line("each letter is a GiB of the card: capitals are awake, small ones parked")
         by_id = {id: name for name, id in self._ids.items()}
         self._watch = Watch(self.stage.client, by_id, self._moved)
-        self._watch.start(str(read_snapshot(self.stage.client, self.here)["cursor"]))
+        self._watch.start(str(read_snapshot(self.stage.client)["cursor"]))
 
     def _start(self) -> float:
         self.screen.heading("1. A start, as `capyctl start deployment poet --wait` does it")
@@ -149,12 +149,12 @@ class Play:
             path=f"{PREFIX}{path}",
             body=json.dumps(body),
         )
-        return send_change(self.stage.client, self.here, step)
+        return send_change(self.stage.client, step)
 
     def _wait_until_measured(self) -> None:
         end_s = self.here.monotonic_s() + MEASURE_S_MAX
         while True:
-            rows = read_snapshot(self.stage.client, self.here)["deployments"]
+            rows = read_snapshot(self.stage.client)["deployments"]
             states = [row["checkpoint_digest"]["state"] for row in rows]
             if all(state == "recorded" for state in states):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import capyctl
-from capyctl.cli.client import PREFIX, Client, Unanswered
+from capyctl.cli.client import Client
 from capyctl.cli.demo.leftovers import end_all
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.role import Role, parse_address, read_credentials
+from capyctl.client.requests import PREFIX, Change
 
 START_S_MAX = 45.0
 STOP_S_MAX = 8.0
@@ -147,8 +149,8 @@ class Stage:
     def _answers(self) -> bool:
         try:
             self.connect()
-            self.client.get(f"{PREFIX}/snapshot")
-        except (OSError, CommandFailed, Unanswered):
+            self.client.get("/snapshot")
+        except (OSError, CommandFailed):
             return False
         return True
 
@@ -164,7 +166,7 @@ class Stage:
                 if time.monotonic() >= end_s:
                     return
                 time.sleep(POLL_S)
-        except (OSError, CommandFailed, Unanswered):
+        except (OSError, CommandFailed):
             return
 
     def _stop(self, row: Mapping[str, Any]) -> None:
@@ -173,15 +175,17 @@ class Stage:
             "expected_revision": int(row["revision"]),
             "deadline_ms": time.time_ns() // 1_000_000 + 60_000,
         }
-        self.client.send(
-            "POST",
-            f"{PREFIX}/deployments/{row['id']}/actions",
+        change = Change(
+            method="POST",
+            path=f"{PREFIX}/deployments/{row['id']}/actions",
             key=f"demo-end-{time.time_ns()}",
             body=json.dumps(body).encode(),
         )
+        with contextlib.suppress(CommandFailed):
+            self.client.send_change(change)
 
     def _rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.client.get(f"{PREFIX}/snapshot")["deployments"]
+        rows: list[dict[str, Any]] = self.client.get("/snapshot")["deployments"]
         return rows
 
     def _end_role(self) -> None:

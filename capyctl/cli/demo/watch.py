@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from capyctl.cli.client import PREFIX, Client, StreamEvent, Unanswered
+from capyctl.cli.client import Client
 from capyctl.cli.failure import CommandFailed
+from capyctl.client.models import Event
+from capyctl.client.retrying import Retries
 
-RECONNECT_S = 0.2
+PATIENT = Retries(attempts_max=1000, pause_s=0.2, pause_s_max=0.2)
+"""The play kills its role and starts it again."""
 AWAKE = frozenset({"starting", "ready", "parking", "stopping"})
 Moved = Callable[[str, str, str], None]
 
@@ -59,28 +62,24 @@ class Watch:
 
     def _why(self, name: str, state: str, within_s: float) -> str:
         text = f"{name} is {self._states[name]}, not {state}, after {within_s:g} s"
-        with contextlib.suppress(Unanswered, CommandFailed):
-            for row in self._client.get(f"{PREFIX}/snapshot")["deployments"]:
+        with contextlib.suppress(CommandFailed):
+            for row in self._client.get("/snapshot")["deployments"]:
                 latest = row.get("latest_operation") or {}
                 if row.get("name") == name and latest.get("reason"):
                     text += f": {latest['reason']}"
         return text
 
     def _follow(self, cursor: str) -> None:
-        while not self._is_ended:
-            try:
-                for event in self._client.events(cursor):
-                    if self._is_ended:
-                        return
-                    cursor = event.cursor or cursor
-                    self._tell(event)
-            except (Unanswered, CommandFailed):
-                pass
-            time.sleep(RECONNECT_S)
+        with contextlib.suppress(CommandFailed):
+            for told in self._client.follow(cursor, retries=PATIENT):
+                if self._is_ended:
+                    return
+                if isinstance(told, Event):
+                    self._tell(told)
 
-    def _tell(self, event: StreamEvent) -> None:
-        payload: Mapping[str, Any] = event.fields.get("payload") or {}
-        name = self._names.get(str(event.fields.get("deployment_id")))
+    def _tell(self, event: Event) -> None:
+        payload: Mapping[str, Any] = event.payload
+        name = self._names.get(str(event.deployment_id))
         before, after = payload.get("from"), payload.get("to")
         if name is None or not isinstance(after, str) or before == after:
             return
