@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from capyctl.control import instance as body
-from capyctl.machines.instance import Instance
-from capyctl.machines.instance_table import TABLE, step
-from capyctl.machines.table import Edge, Moment, Step
+from capyctl.machines import instance_table
+from capyctl.machines.instance_table import TABLE
+from capyctl.machines.table import Edge, Moment, Step, Table, walk
 
 EdgeName = tuple[str, str]
 """State and message."""
@@ -27,16 +26,16 @@ def all_edges() -> frozenset[EdgeName]:
 
 @contextmanager
 def counting(reached: Counter[EdgeName]) -> Iterator[None]:
-    """Within the block, count each message that an instance's actor takes along an edge."""
+    """Within the block, count each message that takes an instance along an edge."""
 
-    def counted(one: Instance, event: Any, moment: Moment) -> Step[Instance]:
-        done = step(one, event, moment)
-        if done != Step(data=one):
-            reached[(one.state.value, type(event).__name__)] += 1
+    def counted(table: Table[Any], data: Any, event: object, moment: Moment) -> Step[Any]:
+        done = walk(table, data, event, moment)
+        if isinstance(table[data.state][type(event)], Edge):
+            reached[(data.state.value, type(event).__name__)] += 1
         return done
 
-    body.step = counted  # type: ignore[attr-defined]
+    instance_table.walk = counted  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        body.step = step  # type: ignore[attr-defined]
+        instance_table.walk = walk  # type: ignore[attr-defined]

@@ -112,7 +112,7 @@ class Operator:
         kinds, weights = zip(*_ACTIONS.items(), strict=True)
         action = chance.choices(kinds, weights)[0]
         index = None
-        if action in (ActionKind.START, ActionKind.STOP) and chance.random() < 0.3:
+        if action in (ActionKind.START, ActionKind.STOP) and chance.random() < 0.45:
             index = chance.randrange(spec.instances + (chance.random() < 0.1))
         evict = action is ActionKind.START and chance.random() < 0.5
         return self._keep(self.act(target, action, revision, index=index, evict=evict))

@@ -24,7 +24,7 @@ from capyctl.simulation.operator import Operator, send_twice
 from capyctl.simulation.seeding import part, seeded_scheduler
 from capyctl.simulation.session import Lasting, Session, open_session
 from capyctl.simulation.sim_host import SimHost
-from capyctl.simulation.sim_store import Disk
+from capyctl.simulation.sim_store import Disk, InjectedFailure
 
 STEPS_COUNT = 40
 VIRTUAL_S_MAX = 200_000.0
@@ -139,7 +139,7 @@ class Simulation:
                     self._arrange_end(session)
                     self._up.set()
                     await session.over.wait()
-            except* (RestartsExceeded, StoreBroken, ActorGone):
+            except* (RestartsExceeded, StoreBroken, ActorGone, InjectedFailure):
                 if self.session is not None:
                     self.session.end()
             self.session = None
@@ -170,8 +170,9 @@ class Simulation:
                 self.faults = attrs.evolve(self.faults, store_breaks_after_count=None)
                 await trio.sleep(30)
                 continue
-            self._something(session)
-            await trio.sleep(self.script.choice([0.0, 0.5, 5.0, 30.0, 90.0]))
+            for _ in range(self.script.choice([1, 1, 2, 4])):
+                self._something(session)
+            await trio.sleep(self.script.choice([0.0, 0.5, 2.0, 5.0, 30.0, 90.0]))
             self.checks.all_held()
 
     def _something(self, session: Session) -> None:
