@@ -52,14 +52,16 @@ def _taken(port: int) -> str | None:
     return None
 
 
-def run_script(script: Path, home: Path) -> tuple[int, list[str]]:
+def run_script(
+    script: Path, home: Path, *, within_s: float = SCRIPT_S_MAX
+) -> tuple[int, list[str]]:
     """Exit status and lines, those of stderr among them as they came."""
     done = subprocess.run(
         ["sh", str(script)],
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=SCRIPT_S_MAX,
+        timeout=within_s,
         check=False,
         text=True,
     )
