@@ -290,9 +290,9 @@ class FileDownload:
                 detail = f"{self.remote.called} sends more than the {wanted} bytes it should have"
                 raise Unfetchable("checksum_mismatch", detail, terminal=True, again=False)
             file.write(data)
+            file.flush()
             hashed.update(data)
             self._count(len(data))
-        file.flush()
         os.fsync(file.fileno())
         wanted = self.wanted.size_bytes
         if wanted is not None and hashed.bytes_count < wanted:
@@ -301,7 +301,7 @@ class FileDownload:
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
         try:
-            return answer.read(CHUNK_BYTES)
+            return answer.read1(CHUNK_BYTES)
         except http.client.IncompleteRead:
             raise Unfetchable("interrupted", f"{self.remote.called} was cut") from None
         except (OSError, http.client.HTTPException) as problem:

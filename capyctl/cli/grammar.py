@@ -191,6 +191,7 @@ def _add_models(leaves: _Leaves) -> None:
     deploy.add_argument("--wait", action="store_true", help="wait until it serves")
     deploy.add_argument("--revision", type=_revision, metavar="N", help="replace this revision")
     _add_list(deploy, "--engine-env", "NAME=VALUE", "a variable of this model's engine")
+    deploy.add_argument("--hf-endpoint", metavar="URL", help="the Hugging Face mirror to ask")
     _add_window(deploy)
     _add_request_id(deploy)
     start = _on_deployment(leaves, "start", "start a deployment, or wake it")

@@ -74,24 +74,33 @@ def inputs_pending(deployment: Row) -> Pending | None:
     """What a start has to wait for before it can be asked for; None: nothing.
 
     Raises:
-        CommandFailed: ``checkpoint_unusable``: waiting will not help.
+        CommandFailed: ``model_source_failed`` or ``checkpoint_unusable``: waiting will not
+            help.
     """
     name = deployment.get("name")
     digest: Row = deployment.get("checkpoint_digest") or {}
     diagnostic = digest.get("diagnostic")
+    sources: list[Row] = deployment.get("model_sources") or []
+    if sources and all(row.get("terminal") for row in sources):
+        reasons = "; ".join(str(row.get("reason")) for row in sources)
+        raise CommandFailed(
+            "model_source_failed",
+            f"the files of {name} cannot be fetched: {reasons}; nothing was started",
+        )
     if digest.get("state") == "pending" and diagnostic in NEVER_MEASURED:
         raise CommandFailed(
             "checkpoint_unusable",
             f"the checkpoint of {name} cannot be measured: {diagnostic}: "
             f"{NEVER_MEASURED[diagnostic]}; nothing was started",
         )
-    sources: list[Row] = deployment.get("model_sources") or []
-    coming = [row for row in sources if row.get("state") in ("pending", "downloading")]
+    coming = [row for row in sources if row.get("state") != "verified"]
     if coming and not any(row.get("state") == "verified" for row in sources):
         done = sum(int(row.get("bytes_done", 0)) for row in coming)
         total = sum(int(row.get("bytes_total", 0)) for row in coming)
+        reason = next((row["reason"] for row in coming if row.get("reason")), None)
+        why = f" ({reason})" if reason else ""
         return Pending(
-            f"model source of {name} being downloaded and verified, {done} of {total} bytes"
+            f"model source of {name} being downloaded and verified, {done} of {total} bytes{why}"
         )
     if digest.get("state") == "pending":
         also = f", {diagnostic}" if diagnostic else ""

@@ -78,6 +78,10 @@ def test_it_says_since_when_and_until_when(management, bench):
             {"state": "pending", "bytes_done": 0, "bytes_total": 0},
             "model source of my-model being downloaded and verified, 0 of 0 bytes",
         ),
+        (
+            {"state": "failed", "bytes_done": 5, "bytes_total": 9, "reason": "unreachable: x"},
+            "model source of my-model being downloaded and verified, 5 of 9 bytes (unreachable: x)",
+        ),
     ],
 )
 def test_it_waits_for_downloads(management, bench, source, what):
@@ -88,6 +92,22 @@ def test_it_waits_for_downloads(management, bench, source, what):
 
     assert ran.status == 0
     assert what in ran.waits[0]
+
+
+def test_files_that_will_not_come_end_it_at_once(management, bench):
+    failed = {"state": "failed", "reason": "unauthorized: no", "terminal": True}
+    gone = deployment(
+        model_sources=[failed],
+        checkpoint_digest={"state": "pending", "diagnostic": "unauthorized"},
+    )
+    management.snapshots = [snapshot(gone)]
+
+    ran = bench.run(*WAIT)
+
+    assert ran.status == 2
+    assert ran.errors[0].startswith("error [model_source_failed]: ")
+    assert "unauthorized: no" in ran.errors[0]
+    assert management.changes == []
 
 
 def test_it_waits_for_an_earlier_stop(management, bench):

@@ -12,6 +12,7 @@ from capyctl.cli.call import Call
 from capyctl.cli.commands.actions import open_start, show_ready
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Step
+from capyctl.cli.pinning import pinned
 from capyctl.cli.render import summary
 from capyctl.cli.role import expanded, read_document
 from capyctl.cli.sending import read_snapshot, send_change
@@ -99,6 +100,7 @@ def _configuration(call: Call, start: Start, document: Mapping[str, Any]) -> Ste
     stored = start.request.stored(name)
     if stored is not None:
         return stored
+    document = pinned(call, document)
     if revision is None:
         fields = {"config": document, "activate": False}
         return start.request.record(name, "POST", f"{PREFIX}/deployments", fields)
