@@ -242,5 +242,5 @@ def act(
     )
 
 
-def pending(kind: OperationKind, index: int = 0, **changes: object) -> Operation:
+def pending(kind: OperationKind, index: int | None = 0, **changes: object) -> Operation:
     return operation(kind, instance=index, state=OperationState.PENDING, **changes)

@@ -1,0 +1,76 @@
+"""After a crash, accepted work that no record knows is told again."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from capyctl.domain.operations import OperationKind as K
+from capyctl.machines.instance import InstanceState as S
+from capyctl.machines.recovering import lost_messages
+from capyctl.messages.instance import Cause, Mark, Park, Start, Stop
+from tests.machines.making import NOW_MS, instance, pending, picture, start
+
+
+def lost(*ones, operations=(), **changes):
+    return lost_messages(picture(*ones, operations={o.id: o for o in operations}, **changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (K.INITIALIZE, Start),
+        (K.RESTORE, Start),
+        (K.PARK, Park),
+        (K.CLEANUP, Stop),
+        (K.UNARMED_STOP, Stop),
+    ],
+)
+def test_open_work_is_told_to_its_instance(kind, message):
+    operation = pending(kind)
+
+    ((index, told),) = lost(instance(S.STOPPED), operations=[operation])
+
+    assert (index, type(told), told.operation) == (0, message, operation)
+
+
+def test_what_the_instance_has_taken_up_is_not_told_again():
+    under_way, riding, waits = pending(K.CLEANUP), pending(K.CLEANUP), start()
+    one = instance(S.STOPPING, operation=under_way, riders=(riding,), then=waits)
+
+    assert lost(one, operations=[under_way, riding, waits.operation]) == ()
+
+
+def test_work_comes_in_the_order_of_its_acceptance():
+    second = pending(K.CLEANUP, accepted_at_ms=NOW_MS + 5)
+    first = pending(K.INITIALIZE)
+
+    found = lost(instance(S.STOPPED), operations=[second, first])
+
+    assert [message.operation for _, message in found] == [first, second]
+
+
+def test_a_start_is_as_urgent_as_it_was_and_as_gentle():
+    """A request's may move others out of the way; an operator's may not, unless it said so."""
+    asked = pending(K.INITIALIZE, cause="request", may_evict=True)
+    plain = pending(K.INITIALIZE, cause="operator")
+
+    ((_, urgent),) = lost(instance(S.STOPPED), operations=[asked])
+    ((_, gentle),) = lost(instance(S.STOPPED), operations=[plain])
+
+    assert (urgent.order.cause, urgent.order.may_evict) == (Cause.REQUEST, True)
+    assert (gentle.order.cause, gentle.order.may_evict) == (Cause.OPERATOR, False)
+
+
+def test_given_up_starts_and_work_of_the_whole_deployment_are_nobodys():
+    given_up = pending(K.INITIALIZE, given_up=True)
+    whole = pending(K.PREINITIALIZE, None)
+
+    assert lost(instance(S.FAILED), operations=[given_up, whole]) == ()
+
+
+@pytest.mark.parametrize(("marked", "known"), [((0,), False), ((), True)])
+def test_a_mark_that_was_not_read_is_told_again(marked, known):
+    one = attrs.evolve(instance(S.STOPPED), operator_stopped=known)
+
+    assert lost(one, marked=marked) == ((0, Mark(operator_stopped=not known)),)
