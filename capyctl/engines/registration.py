@@ -105,15 +105,12 @@ def add_engine(
     caller's `CUDA_HOME`. Blocks for up to a minute and a little, reading files.
 
     Raises:
-        RegistrationRefused: ``engine_not_found``, ``engine_unsupported``, ``profile_exists``,
-            ``engine_version_failed``, ``capability_missing``, ``toolchain_missing`` or
-            ``invalid_config``.
+        RegistrationRefused: ``engine_not_found``, ``toolchain_missing`` and so on.
     """
     installation = _located(path, system_config)
     profile = name or installation.family
     _refuse_taken(profile, taken, engines_file)
     version = _checked_version(installation)
-    toolkit = _cuda_of(installation, cuda_home)
     probe = deep_park_probe(installation)
     stored = StoredProfile(
         engine=installation.family,
@@ -121,7 +118,7 @@ def add_engine(
         build_fingerprint=version.build_fingerprint,
         args=tuple(args),
         env=dict(env or {}),
-        cuda_home=toolkit,
+        cuda_home=_cuda_of(installation, cuda_home),
         deep_park=_parks(installation, deep_park, probe),
         deep_park_stated=deep_park is not None or probe != "supported",
         approved_options=tuple(approved_options),
