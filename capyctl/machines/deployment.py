@@ -11,9 +11,9 @@ from capyctl.domain.checkpoints import CheckpointRecord, DigestState, SourceStat
 from capyctl.domain.errors import InferenceRefusal
 from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.launches import ModelFiles
+from capyctl.domain.measured import measured_candidate
 from capyctl.domain.operations import Operation, OperationKind
 from capyctl.domain.specs import Candidate, DeploymentSpec, Measured, ResolvedSpec
-from capyctl.ledger.measured import measured_candidate
 from capyctl.machines.instance import Instance, InstanceState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capyctl.domain.checkpoints import DigestState
-from capyctl.ledger.measured import merged
+from capyctl.domain.measured import merged
 from capyctl.machines.deployment import Deployment, Picture
 from capyctl.machines.instance import Instance
 from capyctl.machines.setting_off import Accepted

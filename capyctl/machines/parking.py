@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
+from capyctl.domain.measured import growth_max_bytes
 from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Charges, Phase
 from capyctl.domain.units import gib
-from capyctl.ledger.measured import growth_max_bytes
 from capyctl.machines.expiring import expire_other
 from capyctl.machines.history import end, end_open, lifecycle_event, moved
 from capyctl.machines.instance import (

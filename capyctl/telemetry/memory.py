@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from capyctl.domain.ids import DomainName
+from capyctl.domain.measured import measured_candidate
 from capyctl.domain.specs import Candidate, Charges, Residency, StartupSource
-from capyctl.ledger.measured import measured_candidate
 from capyctl.machines.deployment import Deployment, Picture
 
 

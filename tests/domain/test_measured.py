@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capyctl.domain.ids import HostId
+from capyctl.domain.measured import growth_max_bytes, measured_candidate, merged
 from capyctl.domain.specs import Candidate, Measured, PhaseCharges, StartupSource
 from capyctl.domain.units import GIB
-from capyctl.ledger.measured import growth_max_bytes, measured_candidate, merged
 
 HOST = HostId("host")
 OTHER = HostId("other")
