@@ -87,7 +87,7 @@ def _denied(called: str, what: str) -> Unfetchable:
     return Unfetchable("denied", f"{called} {what}", terminal=True, again=False)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
+class Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects within the rules; the token stays with the host it was given for."""
 
     max_redirections = REDIRECTS_MAX
@@ -129,7 +129,7 @@ def open_remote(remote: Remote, offset: int) -> http.client.HTTPResponse:
     # Also from 0 on: some stores serve files above 50 GB by ranges only.
     request.add_header("Range", f"bytes={offset}-")
     _authorize(request, remote)
-    opener = urllib.request.build_opener(_Redirects(remote))
+    opener = urllib.request.build_opener(Redirects(remote))
     try:
         answer = opener.open(request, timeout=READ_S_MAX)
     except urllib.error.HTTPError as problem:

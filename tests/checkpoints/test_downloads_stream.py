@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import random
+import urllib.request
 
 import pytest
 
 from capyctl.checkpoints.downloads_stream import (
     FileDownload,
+    Redirects,
     Remote,
     Rules,
     check_address,
@@ -300,3 +303,19 @@ def test_what_a_failed_write_comes_to(tmp_path, number, reason):
 def test_a_target_that_cannot_be_written_fails_at_once(hub, tmp_path):
     assert failure(hub, tmp_path / "absent" / "m.bin").reason == "io_error"
     assert len(hub.asked) == 1
+
+
+def test_a_redirect_never_leads_from_https_down_to_http():
+    remote = Remote(url="https://a.example/x", called="it", rules=Rules(plain_http=True))
+    asked = urllib.request.Request(remote.url)
+    answer = io.BytesIO()
+
+    with pytest.raises(Unfetchable, match="down to http"):
+        redirected(remote, asked, answer, "http://a.example/x")
+    assert answer.closed
+    followed = redirected(remote, asked, io.BytesIO(), "https://b.example/x")
+    assert followed.full_url == "https://b.example/x"
+
+
+def redirected(remote, asked, answer, place):
+    return Redirects(remote).redirect_request(asked, answer, 302, "Found", {}, place)
