@@ -98,7 +98,7 @@ def test_a_park_without_room_is_refused_and_in_a_switch_it_is_a_stop(tmp_path):
         served = daemon.chat("a", max_tokens=1)
         daemon.create("c", 10 * 1024)
         switched = daemon.chat("c", max_tokens=1)
-        done = [e.data["payload"] for e in events(daemon) if e.event == "switch_completed"]
+        done = [e.data["payload"] for e in events(daemon) if e.kind == "switch_completed"]
         later = daemon.deployment(a)
         log = daemon.log_path.read_text()
     assert ended["error_code"] == "park_parked_capacity"
