@@ -127,9 +127,8 @@ def shortage(
         domain = ledger.pools.get((host, name))
         if domain is None:
             continue
+        excess = _excess(domain, (foreign or {}).get((host, name), 0))
         taken = ledger.charged_bytes((host, name), without=replaces)
-        unexplained = (foreign or {}).get((host, name), 0)
-        excess = max(0, unexplained - domain.free_reserve_bytes)
         available = domain.managed_limit_bytes - taken - excess
         if need_bytes > available:
             return Shortage(
@@ -141,6 +140,32 @@ def shortage(
                 outside_bytes=excess,
             )
     return None
+
+
+def _excess(domain: MemoryDomain, unexplained: int) -> int:
+    return max(0, unexplained - domain.free_reserve_bytes)
+
+
+def lacks(
+    ledger: Ledger,
+    host: HostId,
+    charges: Charges,
+    *,
+    replaces: InstanceId | None = None,
+    foreign: Foreign | None = None,
+) -> dict[DomainName, int]:
+    """Bytes that are short on each pool on which ``charges`` do not fit, by `shortage`'s rule."""
+    found = {}
+    for name, need_bytes in charges.items():
+        domain = ledger.pools.get((host, name))
+        if domain is None:
+            continue
+        excess = _excess(domain, (foreign or {}).get((host, name), 0))
+        taken = ledger.charged_bytes((host, name), without=replaces)
+        lack = need_bytes + taken + excess - domain.managed_limit_bytes
+        if lack > 0:
+            found[name] = lack
+    return found
 
 
 def foreign_bytes(ledger: Ledger, samples: Samples) -> Foreign:

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.ids import InstanceId
+from capyctl.domain.ids import DomainName, InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
-from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, shortage
+from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, lacks, shortage
 from capyctl.ledger.victims import (
     Occupant,
     after_park,
@@ -192,12 +192,28 @@ def _victims(
         and may_go(o)
         and _in_the_way(ledger, ledger.entries.get(o.instance), candidate, wanted)
     ]
+    short = {}
+    if not takes_whole_host(ledger, candidate, wanted.phase):
+        charges = candidate.charges.of(wanted.phase)
+        short = lacks(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
     for chosen in itertools.chain(itertools.islice(_sets(here), PLANS_MAX), _prefixes(here)):
+        if not _free_enough(ledger, chosen, short):
+            continue
         for stops in (False, True):
             after, victims = _without(ledger, chosen, stop=stops)
             if placed(after, candidate, wanted, foreign) is not None:
                 return victims
     return None
+
+
+def _free_enough(
+    ledger: Ledger, chosen: Sequence[Occupant], short: Mapping[DomainName, int]
+) -> bool:
+    """Whether it could fit if all of these were stopped: most sets are passed over by this sum."""
+    return all(
+        sum(ledger.entries[o.instance].charges.get(name, 0) for o in chosen) >= lack
+        for name, lack in short.items()
+    )
 
 
 def _in_the_way(ledger: Ledger, entry: Entry | None, candidate: Candidate, wanted: Wanted) -> bool:
@@ -260,9 +276,10 @@ def _no_room(
     nearest: Shortage | None = None
     hopeless = True
     bare = ledger
-    for occupant in occupants.values():
-        if not occupant.protected and occupant.instance != wanted.instance:
-            bare = free(bare, occupant.instance)
+    for instance in ledger.entries:
+        known = occupants.get(instance)
+        if instance != wanted.instance and (known is None or not known.protected):
+            bare = free(bare, instance)
     wholes = [takes_whole_host(ledger, c, wanted.phase) for c in wanted.candidates]
     for candidate in wanted.candidates:
         charges = candidate.charges.of(wanted.phase)
