@@ -66,7 +66,7 @@ class LoadView:
             "generation": one.generation or None,
             "observed_state": observed_instance(one),
             "router_in_flight": gate.held_count,
-            "max_running": _max_running(deployment),
+            "max_running": _max_running(deployment, self.samples.get(one.id)),
             "sample": self._sample(one, gate.held_count),
         }
 
@@ -91,7 +91,10 @@ class LoadView:
         }
 
 
-def _max_running(deployment: Deployment) -> dict[str, Any] | None:
+def _max_running(
+    deployment: Deployment, sample: EngineSample | None = None
+) -> dict[str, Any] | None:
+    """As declared or by the family's default; what is left to the engine, as it says itself."""
     resolved = deployment.resolved
     if resolved is None:
         return None
@@ -100,4 +103,6 @@ def _max_running(deployment: Deployment) -> dict[str, Any] | None:
         default = _DEFAULT_COUNTS.get(engine.family)
         source = "default" if engine.concurrency == default else "declared"
         return {"count": engine.concurrency, "source": source}
+    if sample is not None and sample.running_limit_count is not None:
+        return {"count": sample.running_limit_count, "source": "engine"}
     return {"source": "engine_default"}

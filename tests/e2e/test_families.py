@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.daemon import running, simulation
+from tests.e2e.daemon import running, simulation, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +41,20 @@ def test_sglang_prints_its_keys_and_its_log_does_not_hold_them(tmp_path):
         daemon.wait_state(a, "ready")
         (line,) = [one for one in log_of(tmp_path).splitlines() if "server_args=" in one]
     assert "'api_key': '<redacted>', 'admin_api_key': '<redacted>'" in line
+
+
+def test_what_sglang_runs_at_once_is_what_it_says_itself(tmp_path):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create("a", 1024, engine="sglang")
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+
+        def told():
+            load = daemon.get(f"/metrics/load?deployment={a}").json()["deployments"][0]
+            (one,) = load["instances"]
+            return one["sample"] is not None and one["max_running"]
+
+        assert wait_until(told, what="a sample") == {"count": 256, "source": "engine"}
 
 
 def test_tensorfold_is_stopped_and_started(tmp_path):
