@@ -181,6 +181,14 @@ class Fleet:
     def wait_state(self, id: str, state: str, **more: Any) -> dict[str, Any]:
         return self.wait(id, lambda row: row["observed_state"] == state, what=state, **more)
 
+    def wait_measured(self) -> None:
+        """Until nothing is being measured, so that nothing happens by itself."""
+        until = time.monotonic() + WAIT_S_MAX
+        while any(_is_being_measured(row) for row in self.snapshot()["deployments"]):
+            if time.monotonic() > until:
+                raise NotReached("every model's files are measured")
+            time.sleep(POLL_S)
+
     def wait_operation(self, id: object, *states: str) -> dict[str, Any]:
         until = time.monotonic() + WAIT_S_MAX
         while (row := self.operation(id))["state"] not in states:
@@ -228,6 +236,11 @@ class Fleet:
             time.sleep(POLL_S)
         found: dict[str, Any] = answer.json()
         return found
+
+
+def _is_being_measured(row: dict[str, Any]) -> bool:
+    digest = row["checkpoint_digest"]
+    return digest["state"] == "pending" and "diagnostic" not in digest
 
 
 def _is_empty(row: dict[str, Any]) -> bool:

@@ -205,8 +205,8 @@ def test_preinitialize_starts_and_parks_each_instance(fleet):
 
     receipt = fleet.accept(id, "preinitialize")
 
-    row = fleet.wait_state(id, "parked")
     operation = fleet.wait_operation(receipt["operation_id"], "succeeded", "failed", "cancelled")
+    row = fleet.row(id)
     assert operation["action"] == "preinitialize"
     assert operation["state"] == "succeeded"
     assert [one["observed_state"] for one in row["instances"]] == ["parked", "parked"]

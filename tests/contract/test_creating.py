@@ -191,6 +191,7 @@ def test_a_refused_create_leaves_nothing_and_its_key_unused(stopped, refused):
         "profile_not_published": fleet.document() | {"engine": "nobody"},
         "route_conflict": fleet.document(name=fleet.row(id)["name"]),
     }[refused]
+    fleet.wait_measured()
     before, key = fleet.target.ask("GET", "/snapshot").body, fresh_key()
     answer = fleet.send_create(document, key=key)
     after = fleet.target.ask("GET", "/snapshot").body

@@ -313,6 +313,7 @@ def test_a_failed_launch_is_told(fleet, simulated):
 @pytest.mark.parametrize("refused", ["revision", "deadline", "rules", "document"])
 def test_a_refused_change_tells_nothing(stopped, refused):
     fleet, id = stopped
+    fleet.wait_measured()
     before = cursor_now(fleet)
     if refused == "document":
         fleet.send_create(fleet.document(colour="red"))
@@ -332,6 +333,7 @@ def test_a_replay_tells_nothing(stopped):
     fleet, id = stopped
     body, key = fleet.action(id, "stop"), fresh_key()
     fleet.send_action(id, body, key=key)
+    fleet.wait_measured()
     before = cursor_now(fleet)
 
     fleet.send_action(id, body, key=key)

@@ -290,6 +290,7 @@ REFUSALS: dict[str, Callable[[Scene], Answer]] = {
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_refused_change_leaves_every_table_as_it_was(scene, refusal):
+    scene.fleet.wait_measured()
     before, cursor = contents(scene.database), scene.fleet.snapshot()["cursor"]
 
     answer = REFUSALS[refusal](scene)

@@ -243,7 +243,8 @@ def test_an_error_code_is_a_closed_token(seen):
         assert re.fullmatch(r"[a-z0-9_:.]{1,64}", row.get("error_code", "x"))
 
 
-def test_nothing_changes_without_a_change(target):
+def test_nothing_changes_without_a_change(target, stopped):
+    stopped[0].wait_measured()
     first = target.ask("GET", "/snapshot").body
 
     assert target.ask("GET", "/snapshot").body == first

@@ -46,6 +46,13 @@ def test_an_escaped_name_is_a_name(fleet):
     assert effective(fleet, quote(name, safe="")).json()["deployment_id"] == id
 
 
+def test_a_plus_in_a_name_is_a_plus(fleet):
+    name = fresh_name("a+b")
+    id = fleet.create(name=name)
+
+    assert effective(fleet, name).json()["deployment_id"] == id
+
+
 def test_it_has_these_fields_and_its_revision_is_a_number(ready):
     fleet, id = ready
 
