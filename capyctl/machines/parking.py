@@ -231,6 +231,7 @@ def _ready_again(
 
 
 def become_parked(one: Instance, event: EngineParked, moment: Moment) -> Step[Instance]:
+    """Its memory came free: what is left of it is charged, measured where that could be."""
     assert one.held is not None
     held = _held_parked(one, event)
     seen = one.seen

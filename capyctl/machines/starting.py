@@ -113,6 +113,7 @@ def join(one: Instance, event: Start, _: Moment) -> Step[Instance]:
 
 
 def already_ready(one: Instance, event: Start, _: Moment) -> Step[Instance]:
+    """Nothing to do: the operation has succeeded."""
     return Step(data=one, operations=(end(event.operation, OperationState.SUCCEEDED),))
 
 
@@ -127,6 +128,7 @@ def start_later(one: Instance, event: Start, _: Moment) -> Step[Instance]:
 
 
 def wait_for_room(one: Instance, event: ReserveWaits, moment: Moment) -> Step[Instance]:
+    """In line, and why: told once, kept in the operation."""
     assert one.operation is not None
     operation = attrs.evolve(one.operation, reason=one_line(event.reason))
     waiting = attrs.evolve(
@@ -212,6 +214,7 @@ def remaining_s(one: Instance, moment: Moment) -> float:
 
 
 def not_prepared(one: Instance, event: LaunchNotPrepared, moment: Moment) -> Step[Instance]:
+    """No latch: as `attempt_failed`, another attempt after a pause, or given up."""
     return attempt_failed(
         one, Failure(event.code, event.detail), permanent=event.permanent, moment=moment
     )
@@ -301,17 +304,20 @@ def no_room(one: Instance, event: ReserveRefused, moment: Moment) -> Step[Instan
 
 
 def become_ready(one: Instance, event: EngineAnswered, moment: Moment) -> Step[Instance]:
+    """It answered its probe: the gate opens."""
     assert one.launch is not None
     seen = attrs.evolve(one, seen=with_peak(one, event.peak))
     return _serve(seen, attrs.evolve(one.launch, canary=event.canary), "ready_committed", moment)
 
 
 def become_awake(one: Instance, _: EngineWoken, moment: Moment) -> Step[Instance]:
+    """It answered as before the park: the gate opens."""
     assert one.launch is not None
     return _serve(one, one.launch, "restored_committed", moment)
 
 
 def become_proved(one: Instance, _: EngineProved, moment: Moment) -> Step[Instance]:
+    """The engine that was found again answers: the gate opens."""
     assert one.launch is not None
     return _serve(one, one.launch, "reconciled_committed", moment)
 
@@ -342,6 +348,7 @@ def then_done(one: Instance) -> tuple[Operation, ...]:
 
 
 def wake_now(one: Instance, _: Reserved, moment: Moment) -> Step[Instance]:
+    """The memory of the wake is held: the engine is told."""
     assert one.operation is not None
     assert one.held is not None
     assert one.launch is not None

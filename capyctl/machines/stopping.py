@@ -51,6 +51,7 @@ _GENTLE = frozenset({Cause.SWITCH, Cause.IDLE})
 
 
 def mark(one: Instance, event: Mark, _: Moment) -> Step[Instance]:
+    """An operator's stop of this one instance is set or lifted."""
     return Step(data=attrs.evolve(one, operator_stopped=event.operator_stopped))
 
 
@@ -112,6 +113,7 @@ def evict_by_stop(one: Instance, event: Evict, moment: Moment) -> Step[Instance]
 
 
 def evict_ready(one: Instance, event: Evict, moment: Moment) -> Step[Instance]:
+    """Make room: parked, or stopped where placement says so."""
     return evict_by_stop(one, event, moment) if event.stop else evict_by_park(one, event, moment)
 
 
