@@ -143,7 +143,8 @@ class Simulation:
                 if self.session is not None:
                     self.session.end()
             self.session = None
-            self._up = trio.Event()
+            if self._up.is_set():
+                self._up = trio.Event()
             await trio.sleep(self.chance.uniform(0.0, 20.0))
 
     def _arrange_end(self, session: Session) -> None:
