@@ -34,6 +34,28 @@ def test_a_parked_engine_wakes_for_a_request_even_after_a_restart_of_the_daemon(
     assert [one.pid for one in left] == [one.pid for one in launched]
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_park_that_frees_nothing_is_no_park(tmp_path, engine):
+    faulty = simulation(engines={"faults": {"park_frees_nothing": True}})
+    with running(tmp_path, simulate=faulty) as daemon:
+        a = daemon.create("a", 1024, engine=engine, residency="deep")
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+        before = daemon.chat("a").json()["choices"]
+        receipt = daemon.do(a, "park")
+
+        def ended():
+            operations = daemon.snapshot()["operations"]
+            (found,) = (o for o in operations if o["id"] == receipt["operation_id"])
+            return found["state"] not in ("pending", "running") and found
+
+        park = wait_until(ended, what="the park is over", within_s=60)
+        served = daemon.chat("a").json()["choices"]
+    assert park["state"] == "failed"
+    assert served == before
+
+
 def test_sglang_prints_its_keys_and_its_log_does_not_hold_them(tmp_path):
     with running(tmp_path, simulate=simulation()) as daemon:
         a = daemon.create("a", 1024, engine="sglang")

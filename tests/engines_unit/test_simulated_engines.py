@@ -40,8 +40,9 @@ class Rig:
     folder: object
     started: list[subprocess.Popen] = attrs.field(factory=list)
 
-    def start(self, family, *, level=None, tokens_per_s=0, extra=(), **faults):
+    def start(self, family, *, level=None, tokens_per_s=0, worker_loss_s=4, extra=(), **faults):
         quick = {"load_s": 0, "park_s": 0, "wake_s": 0, "first_token_s": 0}
+        quick["worker_loss_s"] = worker_loss_s
         quick["tokens_per_s"] = tokens_per_s
         card = SimulatedGpu(index=0, total_bytes=24 * GIB, name="A card")
         document = write_document(SimulatedDocument(gpus=(card,), ram_bytes=64 * GIB))
@@ -237,12 +238,16 @@ async def test_a_bad_wake_is_told(rig, family, level, fault, code):
     assert caught.value.code == code
 
 
-async def test_an_sglang_without_memory_for_its_wake_is_told_and_asked_once(rig):
-    """The trap is armed: short of memory the real one dies in the middle of the resume."""
-    sglang, ordered, at, engine = rig.start("sglang", level=2)
+@pytest.mark.parametrize(
+    ("family", "exit_code", "words"),
+    [("sglang", -signal.SIGKILL, "CUresult error: 2"), ("vllm", 0, "CUDA out of memory")],
+)
+async def test_a_wake_without_memory_is_told_and_asked_for_once(rig, family, exit_code, words):
+    """The trap is armed: a stranger took the memory, and the engine dies of its own wake."""
+    known, ordered, at, engine = rig.start(family, level=2, worker_loss_s=0.2)
     with trio.fail_after(WITHIN_S):
-        canary = await sglang.wait_ready(at, ordered)
-        await sglang.park(at)
+        canary = await known.wait_ready(at, ordered)
+        await known.park(at)
         stranger = Draw(
             pid=os.getpid(),
             start_ticks=start_ticks_of(os.getpid()),
@@ -253,10 +258,10 @@ async def test_an_sglang_without_memory_for_its_wake_is_told_and_asked_once(rig)
         room = {"gpu0": 24 * GIB, "system": 64 * GIB}
         put_draw(rig.folder / "usage", stranger, room=room, unified=False)
         with pytest.raises(EngineBroken) as caught:
-            await sglang.wake(at, canary=canary)
+            await known.wake(at, canary=canary)
         await trio.to_thread.run_sync(engine.wait)
-    assert (caught.value.code, engine.returncode) == ("wake_failed", -signal.SIGKILL)
-    assert rig.output().count("CUresult error: 2") == 1
+    assert (caught.value.code, engine.returncode) == ("wake_failed", exit_code)
+    assert rig.output().count(words) == 1
 
 
 async def test_an_engine_that_died_is_gone(rig):

@@ -176,6 +176,15 @@ async def test_without_the_switch_it_says_yes_and_frees_nothing(machine):
     assert after["bytes"] == before["bytes"]
 
 
+async def test_memory_may_come_free_after_the_answer(machine):
+    async with machine.sglang(SAVER, release_lag_s=0.3) as engine:
+        (before,) = machine.drawn()
+        await park(engine)
+        (at_once,) = machine.drawn()
+        await until(lambda: machine.drawn()[0]["bytes"] == 512 * MIB)
+    assert at_once["bytes"] == before["bytes"]
+
+
 async def test_a_busy_release_kills_the_server(machine):
     async with machine.sglang(SAVER, tokens_per_s=20.0) as engine:
         async with engine.open("POST", CHAT, engine.chat(stream=True)) as stream:
