@@ -18,7 +18,8 @@ from capyctl.domain.launches import LaunchRecord
 from capyctl.domain.specs import Charges
 
 START_POLL_S = 0.25
-PARK_POLL_S = 0.1
+PARK_POLL_S_MIN = 0.01
+PARK_POLL_S_MAX = 0.1
 PARK_PROOF_S = 30.0
 """How long freed memory may take to show after a park."""
 FREED_SHARE_MIN = 0.5
@@ -158,6 +159,7 @@ class MemoryWatch:
         own, available = before
         ready = record.ready.get(device, 0)
         left: int | None = None
+        pause_s = PARK_POLL_S_MIN
         with trio.move_on_after(PARK_PROOF_S):
             while True:
                 own_now, available_now = await self.held(record)
@@ -169,7 +171,8 @@ class MemoryWatch:
                     left = max(0, ready - max(0, available_now - available))
                     if left <= ready * (1.0 - FREED_SHARE_MIN):
                         return ParkProof(residue={device: left}, attributed=False)
-                await trio.sleep(PARK_POLL_S)
+                await trio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, PARK_POLL_S_MAX)
         if own is not None:
             return None
         return ParkProof(residue={device: ready if left is None else left}, attributed=False)

@@ -80,16 +80,21 @@ class Turns:
         now_s = self._world.clock.monotonic_s()
         turn = Turn(switch=switch, opened_at_s=now_s, entry=entry)
         self._books.turns[host] = turn
-        await self._record(switch)
         self._set_limit(switch)
-        await self._window(turn)
+        if self._window_left_s(turn) > 0.0:
+            await self._record(switch)
+            await self._window(turn)
+            return
+        turn.switch = sw.advance(switch, SwitchEvent.WINDOW_OVER)
+        await self._record(switch, turn.switch)
+        self._evict(turn.switch)
 
     def _set_limit(self, switch: Switch) -> None:
         late = m.SwitchTimedOut(switch=switch.id)
         self._timers.set(f"turn/{switch.id}", SWITCH_S_MAX, late)
 
-    async def _window(self, turn: Turn) -> None:
-        """Close admission when the window is over, which may be now."""
+    def _window_left_s(self, turn: Turn) -> float:
+        """Seconds until the last victim may be closed; 0 once that is now."""
         gates = [self._world.directory.gate(v.instance) for v in turn.switch.victims if v.windowed]
         now_s = self._world.clock.monotonic_s()
         left_s = 0.0
@@ -100,6 +105,11 @@ class Turns:
                     left_s,
                     sw.window_left_s(now_s, turn.opened_at_s, last_s, window_s=self._window_s),
                 )
+        return left_s
+
+    async def _window(self, turn: Turn) -> None:
+        """Close admission when the window is over, which may be now."""
+        left_s = self._window_left_s(turn)
         if left_s <= 0.0:
             await self._close_admission(turn)
             return
@@ -114,8 +124,11 @@ class Turns:
 
     async def _close_admission(self, turn: Turn) -> None:
         await self.step(turn, SwitchEvent.WINDOW_OVER)
-        for victim in turn.switch.victims:
-            self._tell(victim.instance, self._eviction(turn.switch, victim))
+        self._evict(turn.switch)
+
+    def _evict(self, switch: Switch) -> None:
+        for victim in switch.victims:
+            self._tell(victim.instance, self._eviction(switch, victim))
 
     def _eviction(self, switch: Switch, victim: Victim) -> Evict:
         moment = self._world.moment()
@@ -195,8 +208,9 @@ class Turns:
         if switch.state is SwitchState.FAILED:
             self._failed.append((switch.ask, switch.failed_because or "the switch failed"))
 
-    async def _record(self, switch: Switch) -> None:
+    async def _record(self, *reached: Switch) -> None:
+        """One switch in the states it came to, as one change."""
         try:
-            await self._world.store.commit(Change(events=(sw.switch_event(switch),)))
+            await self._world.store.commit(Change(events=tuple(map(sw.switch_event, reached))))
         except StoreBroken:
-            self._world.log("switch_not_stored", switch=switch.id)
+            self._world.log("switch_not_stored", switch=reached[-1].id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -155,7 +156,7 @@ async def _exchange(
     wire: _Wire, host: str, port: int, progress: _Progress, bytes_max: int
 ) -> Reply:
     try:
-        stream = await trio.open_tcp_stream(host, port)
+        stream = await _connect(host, port)
     except OSError as problem:
         raise Unreachable("refused", f"{wire.what}: no connection", sent=False) from problem
     async with stream:
@@ -165,6 +166,18 @@ async def _exchange(
             return await _receive(stream, wire, bytes_max)
         except (trio.BrokenResourceError, h11.RemoteProtocolError) as problem:
             raise Unreachable("broken", f"{wire.what}: {problem}", sent=True) from problem
+
+
+async def _connect(host: str, port: int) -> trio.SocketStream:
+    """To a numeric address: nothing to look up, and no second address to try beside it."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    mine = trio.socket.socket(kind, socket.SOCK_STREAM)
+    try:
+        await mine.connect((host, port))
+    except BaseException:
+        mine.close()
+        raise
+    return trio.SocketStream(mine)
 
 
 async def _send(stream: trio.SocketStream, data: bytes) -> None:
