@@ -1,12 +1,10 @@
-"""``python -m benchmarks [relay|store] …``: one of the measurements; relaying when none is named."""
+"""``python -m benchmarks [NAME] …``: one of the measurements below; relaying when none is named."""
 
 import runpy
 import sys
 
-NAMES = ("relay", "store")
+NAMES = ("relay", "store", "switching")
 
-if len(sys.argv) > 1 and sys.argv[1] in NAMES:
-    name = sys.argv.pop(1)
-else:
-    name = "relay"
+named = len(sys.argv) > 1 and sys.argv[1] in NAMES
+name = sys.argv.pop(1) if named else "relay"
 runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
