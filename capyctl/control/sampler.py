@@ -43,6 +43,8 @@ class SamplerActor(Actor[Tick]):
         self._host = host
         self._kept = kept
         self._busy = False
+        self._told: dict[str, str] = {}
+        """What was last said of each thing that cannot be looked at."""
 
     async def on_start(self) -> None:
         self.timers.set("tick", PERIOD_S, Tick())
@@ -63,12 +65,29 @@ class SamplerActor(Actor[Tick]):
                     for one in list(mine.values()):
                         if one.state is InstanceState.READY and one.launch is not None:
                             looks.start_soon(self._look_at, one.id, one.launch)
-        except OSError as problem:
-            self._world.log("memory_not_sampled", problem=str(problem))
+            self._told.pop(self._host, None)
+        except Exception as problem:
+            # Whatever it is: looking is worth less than what goes on without it.
+            self._say("memory_not_sampled", self._host, problem)
         finally:
             self._busy = False
 
+    def _say(self, event: str, what: str, problem: Exception) -> None:
+        """Once for each problem, not each second."""
+        text = f"{type(problem).__name__}: {problem}"
+        if self._told.get(what) != text:
+            self._told[what] = text
+            self._world.log(event, of=what, problem=text)
+
     async def _look_at(self, id: InstanceId, launch: Any) -> None:
+        try:
+            await self._sample_engine(id, launch)
+            self._told.pop(str(id), None)
+        except Exception as problem:
+            # One engine's answer is no reason to look at no other.
+            self._say("engine_not_sampled", str(id), problem)
+
+    async def _sample_engine(self, id: InstanceId, launch: Any) -> None:
         sample = await self._world.hosts[self._host].sample_engine(launch)
         if sample is None:
             return
