@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.contract.fleet import fresh_name
+
 TOP = [
     "api_version",
     "cursor",
@@ -88,8 +90,14 @@ def test_the_top_level_has_these_fields_in_this_order(seen):
     assert seen[0]["api_version"] == "1"
 
 
-def test_it_is_compact_utf8_json(target):
-    body = target.ask("GET", "/snapshot").body
+def test_it_is_compact_utf8_json(stopped):
+    fleet, _ = stopped
+    name = fresh_name("clé-鍵")
+    fleet.create(name=name)
+
+    body = fleet.target.ask("GET", "/snapshot").body
+
+    assert name.encode() in body
 
     text = json.dumps(json.loads(body), separators=(",", ":"), ensure_ascii=False)
     assert body == text.encode()
@@ -148,6 +156,13 @@ def test_observed_states_are_those_of_the_page(seen):
 def test_lifecycles_are_active_or_retiring(seen):
     for row in seen[0]["deployments"]:
         assert {one["lifecycle"] for one in row["instances"]} <= {"active", "retiring"}
+
+
+def test_what_is_stopped_has_no_conditions(seen):
+    rest = [row for row in seen[0]["deployments"] if row["observed_state"] == "stopped"]
+
+    assert rest
+    assert [row["conditions"] for row in rest] == [[]] * len(rest)
 
 
 def test_a_running_instance_names_its_host_and_revision(seen):
