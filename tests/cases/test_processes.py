@@ -11,6 +11,7 @@ import pytest
 from tests.cases.scenes import kill_engines, ready, seen
 from tests.e2e.daemon import Daemon, running, simulation
 from tests.e2e.truth import check_truth, recorded, settle
+from tests.launch.programs import Bench
 
 pytestmark = pytest.mark.slow
 
@@ -112,3 +113,23 @@ def test_as_the_first_process_of_a_container_orphans_are_reaped_and_exit_codes_k
     )
 
     assert done.stdout.split() == ["1", "7", "0"], done.stderr
+
+
+async def test_output_that_is_no_text_is_logged_all_the_same(tmp_path):
+    """Half characters, progress bars without an end of line, one line of a megabyte."""
+    body = (
+        "os.write(2, b'\\xff\\x97 50%\\r' * 20_000 + b'\\n')\n"
+        "os.write(1, b'x' * 1_000_000 + b'\\n')\n"
+        "os.write(1, 'done é\\n'.encode())\n"
+    )
+    bench = Bench(tmp_path)
+    try:
+        command = bench.program(body)
+        process = await bench.run(command)
+        status = await bench.processes.wait_exit(process)
+        tail = await bench.tail(command)
+    finally:
+        await bench.aclose()
+
+    assert status.exit_code == 0
+    assert tail.endswith("done é\n")
