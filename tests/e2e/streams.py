@@ -54,6 +54,13 @@ class ChatStream:
         return bool(self.lines) and self.lines[-1] == "[DONE]"
 
     @property
+    def is_cut(self) -> bool:
+        """It ended without the last chunk that says so: no client takes it for whole."""
+        assert self.ended_s is not None
+        # http.client keeps what is left of a chunk until it has read the last one.
+        return getattr(self.answer, "chunk_left", None) is not None
+
+    @property
     def text(self) -> str:
         found = [json.loads(line) for line in self.lines if line != "[DONE]"]
         choices = [chunk["choices"][0] for chunk in found if chunk.get("choices")]

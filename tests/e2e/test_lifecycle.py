@@ -336,6 +336,7 @@ def test_an_engine_that_is_killed_while_it_serves_is_failed_and_starts_again(tmp
         settle(daemon)
         check_truth(daemon)
         (after,) = pids(daemon)
+    assert stream.is_cut
     assert not stream.is_complete
     assert '"engine_error"' in stream.lines[-1]
     assert "signal 9" in found["instances"][0]["last_error"]

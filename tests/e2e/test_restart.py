@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import http.client
 import os
 import random
 import signal
@@ -143,12 +142,12 @@ def test_what_outlasts_the_drain_is_cut_so_that_it_shows(tmp_path):
         with chat_stream(daemon, "slow") as stream:
             stream.read(3)
             daemon.process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(http.client.IncompleteRead):
-                stream.read()
+            stream.read()
             status = daemon.process.wait(20)
         daemon.process = None
         left = pids(daemon)
     assert status == 0
+    assert stream.is_cut
     assert not stream.is_complete
     assert '"shutting_down"' in stream.lines[-1]
     assert before == left
@@ -187,6 +186,25 @@ def test_a_killed_daemon_adopts_its_engines_and_launches_none(tmp_path):
     assert armed_before == armed_after
     assert reply.status == 200
     assert kinds == ["coordinator_session_started", "reconcile_started", "reconciled_committed"]
+
+
+def test_a_start_under_way_goes_on_with_the_same_process(tmp_path):
+    with running(tmp_path, simulate=simulation(engines={"load_s": 5.0})) as daemon:
+        id = daemon.create("a", 1024)
+        receipt = daemon.do(id, "start")
+        wait_until(lambda: len(daemon.engines()) == 1, what="an engine loads")
+        before = pids(daemon)
+        daemon.kill()
+        daemon.start()
+        daemon.wait_state(id, "ready")
+        after = pids(daemon)
+        settle(daemon)
+        operation = next(
+            o for o in daemon.snapshot()["operations"] if o["id"] == receipt["operation_id"]
+        )
+        check_truth(daemon)
+    assert before == after
+    assert operation["state"] == "succeeded"
 
 
 def test_an_engine_that_died_meanwhile_is_failed_and_starts_again(tmp_path):

@@ -45,6 +45,7 @@ def test_a_stream_is_never_cut_by_a_switch(tmp_path):
         states = {d["name"]: d["observed_state"] for d in daemon.snapshot()["deployments"]}
         seen = [e.kind for e in events(daemon)]
     assert stream.is_complete
+    assert not stream.is_cut
     assert stream.text == alone
     assert answer.status == 200
     assert stream.ended_s < served_s

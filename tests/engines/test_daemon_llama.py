@@ -141,6 +141,7 @@ def test_a_crashed_engine_is_seen_and_started_again(root):
         failed = daemon.wait_state(id, "failed")
         again = daemon.chat("first", max_tokens=2)
         (after,) = pids(daemon)
+    assert stream.is_cut
     assert not stream.is_complete
     assert json.loads(stream.lines[-1])["error"]["code"] == "engine_error"
     assert "signal 9" in failed["instances"][0]["last_error"]
