@@ -2,6 +2,7 @@
 #   make demo          the whole system on a simulated machine; KEEP=1 leaves it running
 #   make test          the default suite; ARGS="tests/ledger -x" goes on to pytest
 #   make test-engines  the suite against a real llama-server, built once outside the tree
+#   make test-gpu      what needs a card; skipped, with the reason, where there is none
 #   make test-faults   the long fault suites
 #   make test-fuzz     generated requests against a simulated daemon; FUZZ_SECONDS=600
 #   make lint types floors docs-check     what .ci/run asks for beside the tests
@@ -23,10 +24,10 @@ RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 FUZZ := $(VENV)/fuzz
 FUZZ_STAMP := $(VENV)/.stamp-fuzz
-DEFAULT_SELECTION := not engines and not faults
+DEFAULT_SELECTION := not engines and not faults and not gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo env test test-engines test-faults test-fuzz lint types floors docs-check bench format lock
+.PHONY: help demo env test test-engines test-gpu test-faults test-fuzz lint types floors docs-check bench format lock
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -44,6 +45,9 @@ test-engines: $(DEV_STAMP)
 	engine="$$($(BIN)/python tests/engines/build_llama_server.py)" && eval "$$engine" && \
 	export CAPYCTL_TEST_LLAMA_SERVER CAPYCTL_TEST_GGUF && \
 	$(PYTEST) -q -m engines $(ARGS)
+
+test-gpu: $(DEV_STAMP)
+	$(PYTEST) -q -rs -m gpu $(ARGS)
 
 test-faults: $(DEV_STAMP)
 	$(PYTEST) -q -n $(JOBS) -m faults $(ARGS)
