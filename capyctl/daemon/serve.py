@@ -259,7 +259,10 @@ def _banner(daemon: Daemon, inference: str, management: str, log: Log) -> None:
         lines += [f"  {k.capitalize():<12} {v}" for k, v in attrs.asdict(banner).items()]
         print("\n".join(lines), file=sys.stderr)
     else:
-        log.event("ready", version=__version__, **attrs.asdict(banner))
+        fields = attrs.asdict(banner)
+        # Under its own name the log would take the path for a credential.
+        fields["key_file"] = fields.pop("credentials")
+        log.event("ready", version=__version__, **fields)
     overlap = ephemeral_overlap(*settings.engine_ports)
     if overlap is not None:
         log.warning("engine_ports_ephemeral", message=overlap)
