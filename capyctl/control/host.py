@@ -241,6 +241,8 @@ class LocalHost:
 
         async def workers() -> None:
             pid = await self.watch.worker_gone(record)
+            if not self.processes.is_running(record.process):
+                return  # all of it went: how its leader ended tells more
             found.append(ExitStatus(exit_code=None, worker_pid=pid))
             race.cancel_scope.cancel()
 
