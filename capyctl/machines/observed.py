@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from capyctl.domain.operations import Operation, OperationKind
+from capyctl.domain.specs import Phase
 from capyctl.machines.instance import Instance, InstanceState
 
 SHOWN: dict[InstanceState, str] = {
@@ -56,8 +57,15 @@ def shown_alone(one: Instance) -> str:
     """What the record alone shows, without operations that it does not know yet."""
     if one.state is InstanceState.STOPPING and not _ends_as_stop(one):
         kind = None if one.operation is None else one.operation.kind
+        if kind is OperationKind.RESTORE and not woke(one):
+            kind = OperationKind.INITIALIZE
         return _ENDING.get(kind, "stopping")
     return SHOWN[one.state]
+
+
+def woke(one: Instance) -> bool:
+    """A wake was under way: one that was accepted as such may have become a cold start."""
+    return one.held is not None and one.held.phase is Phase.WAKE
 
 
 def _ends_as_stop(one: Instance) -> bool:

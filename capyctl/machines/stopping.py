@@ -24,7 +24,7 @@ from capyctl.machines.instance import (
     ReopenGate,
     WithdrawMemory,
 )
-from capyctl.machines.observed import STOPS
+from capyctl.machines.observed import STOPS, woke
 from capyctl.machines.parking import PARK_GATE, STOP_GATE, evict_by_park
 from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed, then_done
 from capyctl.machines.table import Moment, Step
@@ -323,8 +323,7 @@ def released(
         told = "ordinary_cleanup_completed"
     elif kind in _STARTS:
         state, outcome, failure = InstanceState.FAILED, OperationState.FAILED, one.failure
-        wakes = kind is OperationKind.RESTORE
-        told = "restore_refused" if wakes else "initialize_failed_released"
+        told = "restore_refused" if woke(one) else "initialize_failed_released"
     else:
         state, outcome, failure = InstanceState.FAILED, OperationState.FAILED, one.failure
         told = "ordinary_cleanup_completed"
@@ -369,7 +368,7 @@ def lose_track(one: Instance, event: EndUnproven, moment: Moment) -> Step[Instan
     lost = attrs.evolve(one, state=InstanceState.UNCERTAIN, failure=failure, operation=operation)
     kind = "reconcile_uncertain" if operation is None else "ordinary_cleanup_uncertain"
     if operation is not None and operation.kind in _STARTS:
-        kind = "initialize_uncertain"
+        kind = "restore_uncertain" if woke(one) else "initialize_uncertain"
     return moved(one, lost, moment, kind, operations=operations)
 
 

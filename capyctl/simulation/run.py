@@ -13,14 +13,16 @@ from trio.testing import MockClock
 from actors import ActorGone, RestartsExceeded
 from capyctl.contracts.store import StoreBroken
 from capyctl.domain.ids import DeploymentId
+from capyctl.domain.units import GIB
+from capyctl.machines.deployment import Deployment
 from capyctl.machines.idling import IdlePolicy
 from capyctl.messages.deployment import ActionKind
 from capyctl.simulation.checks import Checks, Violation
 from capyctl.simulation.coverage import EdgeName, counting
 from capyctl.simulation.faults import Faults, draw_faults
-from capyctl.simulation.machine import draw_shape
+from capyctl.simulation.machine import CARD_BYTES, draw_shape
 from capyctl.simulation.names import WorldClock, WorldIds
-from capyctl.simulation.operator import Operator, send_twice
+from capyctl.simulation.operator import Operator, Sent, send_twice
 from capyctl.simulation.seeding import part, seeded_scheduler
 from capyctl.simulation.session import Lasting, Session, open_session
 from capyctl.simulation.sim_host import SimHost
@@ -30,7 +32,11 @@ STEPS_COUNT = 40
 VIRTUAL_S_MAX = 200_000.0
 SETTLE_S_MAX = 4_000.0
 """From the last fault on: longer than any deadline, window and pause of a world."""
+SETTLE_S = 600.0
+"""From the last fault to the first calm request: what was broken has been cleared away."""
 POLL_S = 20.0
+TRIES_MAX = 4
+CARD_GIB = CARD_BYTES // GIB
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +49,10 @@ class Outcome:
     served_count: int
     sessions_count: int
     trace: tuple[str, ...] = attrs.field(repr=False)
+
+
+def _gib(deployment: Deployment) -> int:
+    return int(deployment.spec.engine_part)
 
 
 def _told(faults: Faults) -> str:
@@ -206,9 +216,40 @@ class Simulation:
             if self.session.store.broken:
                 self.session.end()
                 await trio.sleep(1)
+        await self._everybody_is_served()
         await self._stop_all()
         await self._until_nothing_is_left()
         await self._delete_all()
+
+    async def _everybody_is_served(self) -> None:
+        """Each model that fits is started when it is asked for, whatever happened before."""
+        session = await self._daemon()
+        await trio.sleep(SETTLE_S)
+        held = any(d.spec.warm or d.spec.explicit for d in session.directory.deployments.values())
+        for target in list(session.directory.deployments):
+            outcome = await self._served(session, target)
+            deployment = session.directory.deployments[target]
+            fits = deployment.resolved is not None and _gib(deployment) <= CARD_GIB
+            if outcome != "served" and fits and not held:
+                self._fail(f"{target} is not served: {outcome}")
+            elif outcome == "late":
+                self._fail(f"a request for {target} waited for nothing")
+
+    def _start(self, session: Session, target: DeploymentId) -> Sent:
+        revision = session.directory.deployments[target].revision
+        return self.operator.act(target, ActionKind.START, revision, index=0, evict=True)
+
+    async def _served(self, session: Session, target: DeploymentId) -> str:
+        """The last outcome of a few tries: an engine that was broken before may fail the first."""
+        outcome = ""
+        for _ in range(TRIES_MAX):
+            started = await self.operator.send(session.desk, self._start(session, target))
+            outcome = await session.requests.one(target)
+            self.checks.note(f"calm request for {target}: {started}, {outcome}")
+            if outcome in ("served", "late", "deployment_inactive"):
+                return outcome
+            await trio.sleep(POLL_S)
+        return outcome
 
     async def _stop_all(self) -> None:
         session = await self._daemon()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from capyctl.domain.operations import OperationKind as K
+from capyctl.domain.specs import Phase
 from capyctl.machines.instance import InstanceState as S
 from capyctl.machines.observed import observed_deployment, observed_instance
 from tests.machines.making import instance, pending
@@ -45,9 +47,19 @@ def test_accepted_work_shows_at_once(state, kind, shown):
 def test_what_is_being_ended_shows_what_was_to_become_of_it(kind, shown):
     under_way = None if kind is None else pending(kind)
     ending = instance(S.STOPPING, operation=under_way)
+    if kind is K.RESTORE:
+        ending = attrs.evolve(ending, held=attrs.evolve(ending.held, phase=Phase.WAKE))
 
     assert observed_instance(ending) == shown
     assert observed_instance(ending, [pending(K.CLEANUP)]) == "stopping"
+
+
+def test_a_wake_that_became_a_cold_start_is_a_start():
+    """Its engine was gone by the time it began; the operation keeps the kind it was accepted as."""
+    failing = instance(S.STOPPING, operation=pending(K.RESTORE))
+    cold = attrs.evolve(failing, held=attrs.evolve(failing.held, phase=Phase.COLD))
+
+    assert observed_instance(cold) == "starting"
 
 
 def test_a_stop_shows_before_anything_else():
