@@ -44,6 +44,8 @@ from capyctl.domain.specs import Charges, Residency
 
 IDLE_POLL_S = 0.25
 PROOF_S = 5.0
+LEADER_FIRST_S = 0.25
+"""Processes that are killed together do not end in one instant."""
 PORT_POLL_MIN_S = 0.02
 PORT_POLL_MAX_S = 0.5
 
@@ -241,6 +243,7 @@ class LocalHost:
 
         async def workers() -> None:
             pid = await self.watch.worker_gone(record)
+            await trio.sleep(LEADER_FIRST_S)
             if not self.processes.is_running(record.process):
                 return  # all of it went: how its leader ended tells more
             found.append(ExitStatus(exit_code=None, worker_pid=pid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -30,7 +29,7 @@ class SimulatedMachine:
         *,
         host: HostId = LOCAL,
         ram_limits: RamLimits | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float] = trio.current_time,
     ) -> None:
         """Write the document into ``usage_dir`` for the engines to read; blocks briefly.
 
@@ -38,7 +37,8 @@ class SimulatedMachine:
             usage_dir: Owner-only; made if absent. Engines that run from an earlier start of
                 the same folder keep what they drew.
             ram_limits: Limits that were set on host RAM instead of the derived ones.
-            monotonic_s: The clock that samples are stamped with.
+            monotonic_s: The clock that samples are stamped with: the one that they are compared
+                by, as those of a real machine.
 
         Raises:
             ValueError: the limits do not fit the memory.

@@ -1,6 +1,7 @@
 import os
 
 import pytest
+import trio
 
 from capyctl.domain.units import GIB
 from capyctl.simulated.document import parse_simulate, read_file
@@ -89,3 +90,11 @@ def test_limits_that_do_not_fit_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="managed_limit"):
         machine(tmp_path, ram_limits=RamLimits(managed_limit_bytes=300 * GIB))
+
+
+async def test_samples_have_the_time_that_they_are_compared_by(tmp_path):
+    """A look from before a release is told by its time; another clock would void every look."""
+    before_s = trio.current_time()
+    sample = await machine(tmp_path).sample()
+
+    assert before_s <= sample.at_s <= trio.current_time()
