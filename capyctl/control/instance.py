@@ -60,7 +60,10 @@ class InstanceActor(Actor[m.InstanceMessage]):
 
     async def on_start(self) -> None:
         self.one = self._world.directory.instance(self.id)
-        await self._take(resume(self.one, self._world.moment(), same_daemon=not self._first))
+        record = self.one.launch
+        running = record is None or self._host.is_running(record)
+        moment = self._world.moment()
+        await self._take(resume(self.one, moment, same_daemon=not self._first, running=running))
         if self._gate.unproven_count:
             self._settle_unproven()
         if not self._first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from capyctl.domain.launches import LaunchRecord
 from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Phase
 from capyctl.machines.history import end_open, moved
@@ -28,27 +29,34 @@ from capyctl.machines.instance import (
 )
 from capyctl.machines.parking import parked_charges
 from capyctl.machines.starting import RETRY_PAUSE_S, STOP_GRACE_S, launch_order, remaining_s
-from capyctl.machines.stopping import released
+from capyctl.machines.stopping import INTERRUPTED, released
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import LaunchDiscarded
 
 PROVE_S = 60.0
 
 
-def resume(one: Instance, moment: Moment, *, same_daemon: bool) -> Step[Instance]:
+def resume(
+    one: Instance, moment: Moment, *, same_daemon: bool, running: bool = True
+) -> Step[Instance]:
     """The first step of an actor that begins with ``one`` as it was stored.
 
+    ``running``: False when the launch's process is certainly gone.
     ``same_daemon``: only the actor began anew; gates and leases are as they were, so a
     ready engine need not be proven again.
 
     1. Settled: nothing, or the start that waited for it.
     2. In line for memory: in line again.
     3. Armed without a known process: nothing runs (its latch died with us); in line again.
-    4. A process is known: it is watched, and goes on where it was.
+    4. A process is known: it is watched, and goes on where it was. A start whose process is
+       surely gone begins anew, once nothing of that launch is left.
     5. Between two states of the engine (park, wake): not provable, so it is ended.
     6. On its way down: ended once more.
     """
-    step = _resume(one, moment, same_daemon=same_daemon)
+    if one.state is InstanceState.STARTING and one.launch is not None and not running:
+        step = _begin_anew(one, one.launch)
+    else:
+        step = _resume(one, moment, same_daemon=same_daemon)
     deadlines = _deadlines(step.data)
     return attrs.evolve(step, effects=(*deadlines, *step.effects))
 
@@ -122,6 +130,13 @@ def _resume_start(one: Instance, moment: Moment) -> Step[Instance]:
         operations=(operation,),
         effects=(FreeMemory(), AskMemory(ask, Phase.COLD)),
     )
+
+
+def _begin_anew(one: Instance, launch: LaunchRecord) -> Step[Instance]:
+    """The daemon went down as the engine was to begin: the accepted start is not lost."""
+    failure = Failure(INTERRUPTED, "the daemon restarted before the engine ran")
+    ending = attrs.evolve(one, state=InstanceState.STOPPING, failure=failure)
+    return Step(data=ending, effects=(EndEngine(launch, 0.0, idle_s=0.0),))
 
 
 def _resume_serving(one: Instance, moment: Moment, *, same_daemon: bool) -> Step[Instance]:

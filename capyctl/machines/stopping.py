@@ -45,6 +45,8 @@ from capyctl.messages.instance import (
 
 IDLE_S = 30.0
 """How long a stop waits for the engine's own gauges to show nothing running."""
+INTERRUPTED = "interrupted"
+"""Failure of a step that a restart of the daemon cut short."""
 _STARTS = frozenset({OperationKind.INITIALIZE, OperationKind.RESTORE})
 _GENTLE = frozenset({Cause.SWITCH, Cause.IDLE})
 """Nobody asked for this model to end: answers are never cut."""
@@ -312,9 +314,10 @@ def released(
     3. One that was stopped because it could not be parked ends stopped, its park failed.
     4. Anything else that brought the engine down (an exit, a broken park) ends failed.
     5. A start that waited for this begins.
-    6. A start whose port a stranger had taken is tried on another one, at once.
+    6. A start whose port a stranger had taken, or that a restart of the daemon cut short before
+       the engine ran, is tried again at once.
     """
-    if _meets_a_stranger(one):
+    if _begins_anew(one):
         assert one.failure is not None
         return attempt_failed(one, one.failure, permanent=False, moment=moment, pause_s=0.0)
     kind = None if one.operation is None else one.operation.kind
@@ -348,13 +351,13 @@ def released(
     return moved(one, empty, moment, told, operations=ended, effects=effects)
 
 
-def _meets_a_stranger(one: Instance) -> bool:
-    """A start that failed for its port alone, that is still wanted, and has attempts left."""
+def _begins_anew(one: Instance) -> bool:
+    """A start that failed for nothing of its own, is still wanted, and has attempts left."""
     if one.operation is None or one.operation.kind is not OperationKind.INITIALIZE:
         return False
     stopped = one.then is not None or any(rider.kind in STOPS for rider in one.riders)
-    conflict = one.failure is not None and one.failure.code == "port_conflict"
-    return conflict and not stopped and one.attempts_count + 1 < ATTEMPTS_MAX
+    blameless = one.failure is not None and one.failure.code in ("port_conflict", INTERRUPTED)
+    return blameless and not stopped and one.attempts_count + 1 < ATTEMPTS_MAX
 
 
 def lose_track(one: Instance, event: EndUnproven, moment: Moment) -> Step[Instance]:
