@@ -296,7 +296,11 @@ def _lack(short: Shortage) -> int:
 
 
 def commit(ledger: Ledger, wanted: Wanted, found: Fits, *, ask: str) -> Ledger | None:
-    """The ledger with ``found`` booked, or None when it was planned against an older one."""
+    """The ledger with ``found`` booked, or None when it was planned against an older one.
+
+    What a wake takes the place of stays booked where it is larger, so that it can be gone
+    back to.
+    """
     if found.ledger_version != ledger.version:
         return None
     before = ledger.entries.get(wanted.instance)
@@ -304,8 +308,13 @@ def commit(ledger: Ledger, wanted: Wanted, found: Fits, *, ask: str) -> Ledger |
         instance=wanted.instance,
         host=found.candidate.host,
         phase=wanted.phase,
-        charges=found.candidate.charges.of(wanted.phase),
+        charges=_covering(found.candidate.charges.of(wanted.phase), before),
         ask=ask,
         before=before,
     )
     return hold(ledger, entry)
+
+
+def _covering(charges: Charges, before: Entry | None) -> Charges:
+    held = {} if before is None else before.charges
+    return {name: max(charges.get(name, 0), held.get(name, 0)) for name in {**held, **charges}}
