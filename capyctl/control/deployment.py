@@ -331,6 +331,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
 
     async def _instance_changed(self, message: m.InstanceChanged) -> None:
         if message.moved:
+            self._idling.moved(message.instance)
             self._tell_occupancy()
         if message.restarted:
             self._tell_again()

@@ -6,7 +6,7 @@ from capyctl.control.surroundings import World
 from capyctl.domain.ids import InstanceId
 from capyctl.machines.deployment import Picture
 from capyctl.machines.idling import Idle, IdlePolicy, NotYet, Use, idle_step
-from capyctl.machines.instance import Instance, InstanceState
+from capyctl.machines.instance import Instance
 from capyctl.machines.setting_off import Accepted, begin_parks, begin_stops
 from capyctl.messages.instance import Cause
 
@@ -19,11 +19,16 @@ class Idling:
     def __init__(self, world: World, policy: IdlePolicy) -> None:
         self._world = world
         self._policy = policy
-        self._since: dict[InstanceId, tuple[InstanceState, float]] = {}
+        self._since: dict[InstanceId, float] = {}
 
     @property
     def enabled(self) -> bool:
         return self._policy != IdlePolicy()
+
+    def moved(self, instance: InstanceId) -> None:
+        """It is another than before, or the same once more: a park that was refused is not asked
+        for again before it has been idle for as long again."""
+        self._since[instance] = self._world.clock.monotonic_s()
 
     def look(self, picture: Picture) -> tuple[Accepted | None, float | None]:
         """What to set off now, and after how many seconds to look again (None: on a change)."""
@@ -46,10 +51,7 @@ class Idling:
 
     def _use(self, picture: Picture, one: Instance) -> Use:
         now_s = self._world.clock.monotonic_s()
-        state, since_s = self._since.get(one.id, (one.state, now_s))
-        if state is not one.state:
-            since_s = now_s
-        self._since[one.id] = (one.state, since_s)
+        since_s = self._since.setdefault(one.id, now_s)
         gate = self._world.directory.gate(one.id)
         return Use(
             in_use=gate.held_count > 0 or picture.waiting_count > 0,

@@ -30,6 +30,9 @@ SETTLED = (
 )
 
 
+COMMITS_AT_ONCE_MAX = 300
+
+
 class Violation(AssertionError):
     """Something that must never be, was."""
 
@@ -47,6 +50,8 @@ class Checks:
     """Where replaying the events has arrived, instance by instance."""
     changed_at_s: dict[InstanceId, float] = attrs.field(factory=dict)
     trace: list[str] = attrs.field(factory=list)
+    _at_s: float = -1.0
+    _commits_count: int = 0
 
     def note(self, text: str) -> None:
         self.trace.append(f"{trio.current_time():.3f} {text}")
@@ -54,6 +59,7 @@ class Checks:
     # -- commits -----------------------------------------------------------------------------
 
     def before_commit(self, change: Change) -> None:
+        self._count_commit()
         for record in change.puts:
             if isinstance(record, Operation):
                 known = self.disk.operations.get(record.id)
@@ -63,6 +69,15 @@ class Checks:
                 owner = record.id.deployment
                 if owner not in self.disk.deployments:
                     self.fail(f"an instance without a deployment is stored: {record}")
+
+    def _count_commit(self) -> None:
+        """Time passes: no rule goes round in circles."""
+        now_s = trio.current_time()
+        if now_s != self._at_s:
+            self._at_s, self._commits_count = now_s, 0
+        self._commits_count += 1
+        if self._commits_count > COMMITS_AT_ONCE_MAX:
+            self.fail(f"{COMMITS_AT_ONCE_MAX} changes at one moment")
 
     def committed(self, directory: Directory) -> Callable[[tuple[Committed, ...]], None]:
         """A listener for one session: the directory is the disk, events tell what is shown."""

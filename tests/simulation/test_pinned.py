@@ -1,0 +1,23 @@
+"""Seeds that found something, with a sentence each on what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from capyctl.simulation.run import Simulation
+
+PINNED = {
+    0: "equal creates at the same moment: the second was refused instead of answered like the first",
+    2: "the task that settles the slots of lost requests outlived its engine's memory, and failed",
+    12: "an idle model whose park was refused was parked again at once, without end",
+    24: "a failure while a switch was recorded left the host's turn taken for ever",
+    86: "work in the mailbox of an instance whose actor failed was never told again",
+    267: "a change that waited for placement was refused though an equal one had been accepted",
+    30031: "a wake that became a cold start, and failed, told a state that was never shown",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "found"), PINNED.items(), ids=str)
+def test_it_stays_mended(seed, found):
+    Simulation(seed).run()
