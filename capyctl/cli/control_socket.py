@@ -8,14 +8,16 @@ name the ``users`` of the profile ``name``. The answer has ``ok``, and its resul
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from capyctl.cli.failure import CommandFailed
+from capyctl.domain.sockets import CONTROL_SOCKET, short_path
 
-SOCKET_NAME = "control.sock"
+SOCKET_NAME = CONTROL_SOCKET
 ANSWER_S_MAX = 60.0
 ANSWER_BYTES_MAX = 1 << 20
 
@@ -33,7 +35,7 @@ def ask_role(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(within_s)
         try:
-            channel.connect(str(path))
+            _connect(channel, path)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         except OSError as problem:
@@ -73,3 +75,12 @@ def _answer(data: bytes, path: Path) -> dict[str, Any]:
 
 def _unreachable(path: Path, why: str) -> CommandFailed:
     return CommandFailed("agent_unreachable", f"{path}: {why}")
+
+
+def _connect(channel: socket.socket, path: Path) -> None:
+    """As `connect`, for paths of any length."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        channel.connect(short_path(folder, path.name))
+    finally:
+        os.close(folder)

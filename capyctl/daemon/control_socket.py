@@ -19,12 +19,13 @@ import trio
 from capyctl.config.problems import InvalidDocument
 from capyctl.control.directory import Directory
 from capyctl.daemon.publishing import Publishing
+from capyctl.domain.sockets import CONTROL_SOCKET, short_path
 from capyctl.machines.deployment import EMPTY
 
 REQUEST_BYTES_MAX = 64 * 1024
 REQUEST_S_MAX = 5.0
 CONNECTIONS_MAX = 8
-NAME = "control.sock"
+NAME = CONTROL_SOCKET
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -41,11 +42,13 @@ class ControlSocket:
         """Serve until cancelled; the socket file is removed then."""
         self.path.unlink(missing_ok=True)
         listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         before = os.umask(0o177)
         try:
-            await listening.bind(str(self.path))
+            await listening.bind(short_path(folder))
         finally:
             os.umask(before)
+            os.close(folder)
         listening.listen(CONNECTIONS_MAX)
         limit = trio.CapacityLimiter(CONNECTIONS_MAX)
         try:
