@@ -7,7 +7,7 @@ import pytest
 from capyctl.simulation.run import Simulation
 
 PINNED = {
-    0: "equal creates at the same moment: the second was refused instead of answered like the first",
+    0: "equal creates at the same moment: the second was refused, not answered like the first",
     2: "the task that settles the slots of lost requests outlived its engine's memory, and failed",
     12: "an idle model whose park was refused was parked again at once, without end",
     24: "a failure while a switch was recorded left the host's turn taken for ever",
