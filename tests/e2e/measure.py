@@ -15,6 +15,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ RSS_MIB_BAR = 120.0
 START_S_BAR = 3.0
 EVENT_MS_BAR = 10.0
 SNAPSHOT_MS_BAR = 25.0
+MANY_SNAPSHOT_MS_BAR = 150.0
+RELAYED_COUNT = 300
+RELAY_MOVED_MS_BAR = 5.0
 WAKE_OVERHEAD_MS_BAR = 100.0
 STREAMS_COUNT = 16
 EVENTS_PER_S = 200.0
@@ -155,18 +159,52 @@ def follow(port: int, token: str, cursor: str, within_s: float, send: Any) -> No
 
 
 def snapshots(root: Path) -> Iterator[Figure]:
-    with running(root, simulate=simulation()) as daemon:
-        create_many(daemon, 100, instances=2)
-        took_ms = []
-        with contextlib.closing(connection_to(daemon)) as connection:
-            for _ in range(300):
-                began_s = time.monotonic()
-                status, data = ask(connection, daemon, "GET", "/snapshot")
-                took_ms.append((time.monotonic() - began_s) * 1000)
-                assert status == 200
-        yield "snapshot of 100x2, p50", percentile(took_ms, 50), SNAPSHOT_MS_BAR, "ms"
-        yield "snapshot of 100x2, p99", percentile(took_ms, 99), SNAPSHOT_MS_BAR, "ms"
-        yield "snapshot of 100x2, size", len(data) / 1024, 1024.0, "KiB"
+    """Snapshots of 100 and of 1,000 deployments of 2 instances; relaying beside the latter."""
+    engines = {"first_token_s": 0.0, "tokens_per_s": 0}
+    with running(root, simulate=simulation(engines=engines)) as daemon:
+        for count, bar_ms in ((100, SNAPSHOT_MS_BAR), (1000, MANY_SNAPSHOT_MS_BAR)):
+            create_many(daemon, count, instances=2, first=0 if count == 100 else 100)
+            took_ms, size_bytes = read_snapshots(daemon)
+            yield f"snapshot of {count}x2, p50", percentile(took_ms, 50), bar_ms, "ms"
+            yield f"snapshot of {count}x2, p99", percentile(took_ms, 99), bar_ms, "ms"
+            yield f"snapshot of {count}x2, size", size_bytes / 1024, 8192.0, "KiB"
+        served = daemon.create("a", 1024)
+        daemon.do(served, "start")
+        daemon.wait_state(served, "ready")
+        yield from relaying_beside_snapshots(daemon)
+
+
+def read_snapshots(daemon: Daemon, count: int = 300) -> tuple[list[float], int]:
+    """How long each of ``count`` snapshots took, in ms, and the size of the last one."""
+    took_ms = []
+    with contextlib.closing(connection_to(daemon)) as connection:
+        for _ in range(count):
+            began_s = time.monotonic()
+            status, data = ask(connection, daemon, "GET", "/snapshot")
+            took_ms.append((time.monotonic() - began_s) * 1000)
+            assert status == 200
+    return took_ms, len(data)
+
+
+def relaying_beside_snapshots(daemon: Daemon) -> Iterator[Figure]:
+    """Requests alone, then while a snapshot of everything is read once a second."""
+    alone_ms = [chat_ms(daemon) for _ in range(RELAYED_COUNT)]
+    over = threading.Event()
+
+    def read_on() -> None:
+        while not over.wait(1.0):
+            read_snapshots(daemon, 1)
+
+    reader = threading.Thread(target=read_on)
+    reader.start()
+    try:
+        beside_ms = [chat_ms(daemon) for _ in range(RELAYED_COUNT)]
+    finally:
+        over.set()
+        reader.join()
+    bar_ms = percentile(alone_ms, 99) + RELAY_MOVED_MS_BAR
+    yield "request alone, p99", percentile(alone_ms, 99), bar_ms, "ms"
+    yield "request while snapshots are read, p99", percentile(beside_ms, 99), bar_ms, "ms"
 
 
 def wakes(root: Path) -> Iterator[Figure]:
@@ -199,12 +237,13 @@ MEASUREMENTS: dict[str, Callable[[Path], Iterator[Figure]]] = {
 # -- steps they share ------------------------------------------------------------------------
 
 
-def create_many(daemon: Daemon, count: int, **document: Any) -> list[str]:
-    """Deployments ``m0`` … of one checkpoint, all measured."""
-    write_checkpoint(daemon.models / "model", weights_bytes=1024 * MIB)
+def create_many(daemon: Daemon, count: int, first: int = 0, **document: Any) -> list[str]:
+    """Deployments ``m<first>`` … up to ``count`` of one checkpoint, all measured."""
+    if first == 0:
+        write_checkpoint(daemon.models / "model", weights_bytes=1024 * MIB)
     ids = []
     with contextlib.closing(connection_to(daemon)) as connection:
-        for number in range(count):
+        for number in range(first, count):
             config = {"name": f"m{number}", "engine": "vllm", "model": "model", **document}
             body = {"config": config, "activate": False}
             status, data = ask(connection, daemon, "POST", "/deployments", body, f"c{number}")
