@@ -91,14 +91,32 @@ def _moving(snapshot: dict[str, Any]) -> list[str]:
         for d in snapshot["deployments"]
         for one in d["instances"]
     }
-    found = [f"{id}/{n} is {state}" for (id, n), state in states.items() if state in MOVING]
+    in_line = _in_line(snapshot)
+    found = [
+        f"{id}/{n} is {state}"
+        for (id, n), state in states.items()
+        if state in MOVING and (id, n) not in in_line
+    ]
     queued = {id for (id, _), state in states.items() if state == "queued"}
+    queued |= {id for id, _ in in_line}
     found += [
         f"{o['action']} {o['id']} of {o['deployment_id']} is {o['state']}"
         for o in snapshot["operations"]
         if o["state"] in ("pending", "running") and o["deployment_id"] not in queued
     ]
     return found
+
+
+def _in_line(snapshot: dict[str, Any]) -> set[tuple[str, int]]:
+    """Parked instances whose wake waits for memory: it has a reason, and was not begun."""
+    return {
+        (d["id"], one["index"])
+        for d in snapshot["deployments"]
+        for one in d["instances"]
+        if one["observed_state"] == "waking"
+        and (one.get("latest_operation") or {}).get("state") == "pending"
+        and "insufficient" in (one["latest_operation"].get("reason") or "")
+    }
 
 
 def check_truth(daemon: Daemon) -> None:
