@@ -157,6 +157,8 @@ class Connection:
                     await self._stream.send_all(view[start : start + PIECE_BYTES])
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return False
+                except trio.BusyResourceError:
+                    return False  # the connection is closing: its end is on its way
             if taking.cancelled_caught:
                 return False
         return True

@@ -210,6 +210,22 @@ async def test_a_body_that_stops_half_way_is_504_and_frees_its_slot():
     assert after.status == 202
 
 
+async def test_an_answer_that_meets_the_end_of_its_connection_is_no_fault(caplog):
+    head = [*CHANGE, (b"host", b"elsewhere"), (b"content-length", b"100")]
+    sent = b"".join(name + b": " + value + b"\r\n" for name, value in head)
+    async with served() as server:
+        for _ in range(RUNS):
+            async with await server.connect() as socket:
+                text = b"POST /management/v1/deployments HTTP/1.1\r\n" + sent + b"\r\n{"
+                await socket.stream.send_all(text)
+                await socket.stream.send_eof()
+                await socket.read_to_end()
+        after = await server.ask("POST", "/deployments", headers=CHANGE, body=CREATE)
+
+    assert [record.getMessage() for record in caplog.records] == []
+    assert after.status == 202
+
+
 async def test_a_client_that_disconnects_keeps_its_slot_and_its_effect():
     fake = FakeManagement()
     held = fake.hold("create")
