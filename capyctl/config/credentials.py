@@ -126,7 +126,8 @@ def _write(path: Path) -> None:
 def _parse(body: bytes, path: Path) -> Credentials:
     lines = [line.partition(": ") for line in body.decode(errors="replace").splitlines()]
     if [name for name, _, _ in lines] != list(_LINES):
-        raise _refused(path, "expected the two lines api_key: … and admin_token: …")
+        # Not as the file has them, which the log would take for the secrets themselves.
+        raise _refused(path, "expected two lines, for api_key and admin_token, and nothing else")
     values = [value for _, _, value in lines]
     if any(_TOKEN.fullmatch(value) is None for value in values):
         raise _refused(path, "a secret has 32 to 256 letters, digits and ._~+/=-")

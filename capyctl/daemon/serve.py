@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,7 @@ from capyctl.api.serve import open_loopback, serve_management
 from capyctl.config.credentials import Credentials, ensure_credentials
 from capyctl.config.problems import InvalidDocument
 from capyctl.config.settings import (
+    Address,
     StandaloneSettings,
     find_state_root,
     generate_document,
@@ -93,6 +95,16 @@ def _os_problem(problem: OSError) -> str:
     return f"{where}{problem.strerror or problem}"
 
 
+@contextlib.contextmanager
+def _naming(address: Address, flag: str) -> Iterator[None]:
+    """Give a listener's failure its address, which the system's message lacks."""
+    try:
+        yield
+    except OSError as problem:
+        where = f"cannot listen on {address.host}:{address.port} ({flag})"
+        raise OSError(problem.errno, problem.strerror or str(problem), where) from problem
+
+
 def _settings(flags: Mapping[str, str], sets: Sequence[str]) -> StandaloneSettings:
     env = os.environ
     stated = flags.get("--config") or env.get("CAPYCTL_CONFIG")
@@ -109,8 +121,10 @@ async def _serve(
     settings: StandaloneSettings, credentials: Credentials, machine: OwnMachine, log: Log
 ) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    inference = bind(settings.inference.host, settings.inference.port)
-    listeners = await open_loopback(settings.management.host, settings.management.port)
+    with _naming(settings.inference, "--listen"):
+        inference = bind(settings.inference.host, settings.inference.port)
+    with _naming(settings.management, "--management-listen"):
+        listeners = await open_loopback(settings.management.host, settings.management.port)
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async with open_daemon(settings, machine, log) as daemon:
             plane = _plane(daemon, credentials, log)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from capyctl.config.credentials import (
     read_credentials,
 )
 from capyctl.config.problems import InvalidDocument
+from capyctl.telemetry.log import Log
 
 KEY = "k" * 40
 TOKEN = "t" * 40
@@ -74,6 +76,9 @@ def test_other_contents_are_refused_without_showing_them(tmp_path, text, words):
         read_credentials(tmp_path)
 
     assert KEY not in str(refused.value)
+    logged = io.StringIO()
+    Log(logged, role="standalone", clock_wall_ms=lambda: 0).error("start_refused", message=refused)
+    assert words in logged.getvalue()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
