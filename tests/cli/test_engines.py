@@ -93,8 +93,8 @@ def test_an_engine_is_registered_without_a_role(bench, server, tmp_path):
     assert ran.out.startswith("Registered mine (llamacpp 0.6.0)\n")
     assert "Published     when capyctl starts" in ran.out
     assert ran.errors == [
-        f"Saved in {file}; a role reads it when it starts",
-        f"No role listens on {bench.state_root / 'control.sock'}",
+        f"Saved in {file}; capyctl takes it up when it starts",
+        f"It does not run now (nothing listens on {bench.state_root / 'control.sock'})",
     ]
     assert "--threads" in file.read_text()
 

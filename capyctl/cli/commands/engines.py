@@ -34,7 +34,7 @@ def detect(call: Call) -> int:
     """`engine detect`"""
     rows = _detected(call, call.options.path)
     cells = [tuple(row.values()) for row in rows]
-    text = table(_DETECTED, cells) if rows else "No engine was found; name one: engine add PATH"
+    text = table(_DETECTED, cells) if rows else "No engine was found; name one: capyctl engine add PATH"
     call.show({"engines": rows}, text)
     return 0
 
@@ -70,8 +70,8 @@ def add(call: Call) -> int:
     published = NOT_RUNNING if answer is None else PUBLISHED
     call.show({**_added(added), "published": published}, _added_text(added, published))
     if answer is None:
-        call.say(f"Saved in {added.engines_file}; a role reads it when it starts")
-        call.say(f"No role listens on {state_root / SOCKET_NAME}")
+        call.say(f"Saved in {added.engines_file}; capyctl takes it up when it starts")
+        call.say(f"It does not run now (nothing listens on {state_root / SOCKET_NAME})")
     return 0
 
 
