@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from capyctl.store import lineage
-from capyctl.store.errors import StoreCorrupt, StoreInUse, StoreUnusable
+from capyctl.store.errors import StoreCorrupt, StoreInUse, StoreLost, StoreUnusable
 from capyctl.store.migrate import migrate, refuse_newer
 from capyctl.store.retention import History, read_history
 from capyctl.store.rows import Meta, read_meta, write_meta
@@ -93,6 +93,8 @@ def _open(
     path: Path, new_incarnation: Callable[[], str], steps: Sequence[Step], lock: int
 ) -> Opened:
     refuse_newer(path, len(steps))
+    if lineage.is_lost(path):
+        raise StoreLost(path)
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     elif stat.S_IMODE(path.stat().st_mode) != 0o600:

@@ -37,6 +37,19 @@ class StoreCorrupt(StoreUnusable):
         )
 
 
+class StoreLost(StoreUnusable):
+    """The database was here and is gone or empty. Engines of its deployments may still run."""
+
+    code = "store_lost"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is missing or empty, though it was in use before: put a backup of {path.name}"
+            f" in its place; to begin with nothing instead, remove {path.name} and srv.incarnation.*"
+            " and end the engines that still run"
+        )
+
+
 class StoreInUse(StoreUnusable):
     """Another process has it open."""
 

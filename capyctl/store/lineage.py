@@ -66,6 +66,16 @@ def look(database: Path) -> Found:
     )
 
 
+def is_lost(database: Path) -> bool:
+    """Whether nothing is left of a database that was there: its witness is, its content is not.
+
+    A young database may be empty while all of it is in its log.
+    """
+    wal = database.with_name(database.name + "-wal")
+    content = sum(part.stat().st_size for part in (database, wal) if part.exists())
+    return content == 0 and any(database.with_name(name).exists() for name in WITNESSES)
+
+
 def file_identity(database: Path) -> str:
     return str(database.stat().st_ino)
 

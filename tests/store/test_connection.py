@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from capyctl.store.errors import StoreCorrupt, StoreInUse, StoreUnusable
+from capyctl.store.errors import StoreCorrupt, StoreInUse, StoreLost, StoreUnusable
 from tests.store.making import accepted, database, noted, opened
 
 
@@ -98,3 +98,26 @@ async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
     database(tmp_path).mkdir()
 
     assert "cannot open" in await refused(tmp_path, StoreUnusable)
+
+
+@pytest.mark.parametrize("way", ["emptied", "removed"])
+async def test_a_database_that_was_there_and_is_not_is_refused(tmp_path, way):
+    """Nothing is not a new beginning: the engines of what was in it may still run."""
+    async with opened(tmp_path) as store:
+        await store.commit(noted(1))
+    if way == "emptied":
+        database(tmp_path).write_bytes(b"")
+    else:
+        database(tmp_path).unlink()
+
+    assert "srv.incarnation" in await refused(tmp_path, StoreLost)
+
+
+async def test_without_its_witness_a_missing_database_is_a_new_one(tmp_path):
+    async with opened(tmp_path) as store:
+        await store.commit(noted(1))
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+    async with opened(tmp_path) as store:
+        assert (await store.load()).deployments == ()
