@@ -45,8 +45,8 @@ class StoreLost(StoreUnusable):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path} is missing or empty, though it was in use before: put a backup of {path.name}"
-            f" in its place; to begin with nothing instead, remove {path.name} and srv.incarnation.*"
-            " and end the engines that still run"
+            f" in its place; to begin with nothing instead, remove {path.name} and"
+            " srv.incarnation.*, and end the engines that still run"
         )
 
 
