@@ -34,7 +34,11 @@ def detect(call: Call) -> int:
     """`engine detect`"""
     rows = _detected(call, call.options.path)
     cells = [tuple(row.values()) for row in rows]
-    text = table(_DETECTED, cells) if rows else "No engine was found; name one: capyctl engine add PATH"
+    text = (
+        table(_DETECTED, cells)
+        if rows
+        else "No engine was found; name one: capyctl engine add PATH"
+    )
     call.show({"engines": rows}, text)
     return 0
 
