@@ -30,7 +30,13 @@ def open_demo(tmp_path, *words):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts():
+    """A shell ignores SIGINT for what it runs in the background, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def folder_in(text):

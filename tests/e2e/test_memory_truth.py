@@ -127,7 +127,14 @@ def test_other_files_than_were_measured_are_not_launched(tmp_path):
         daemon.wait_state(a, "stopped")
         path, before = touch_config(daemon, "a", torch_dtype="float32")
         daemon.do(a, "start")
-        failed = daemon.wait_state(a, "failed")
+        daemon.wait_state(a, "failed")
+        failed = wait_until(
+            lambda: (
+                (found := daemon.deployment(a))["checkpoint_digest"]["state"] == "mismatch"
+                and found
+            ),
+            what="the files are told to differ",
+        )
         refused = daemon.act(a, "start")
         asked = daemon.chat("a")
         path.write_text(before)

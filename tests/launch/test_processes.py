@@ -16,6 +16,10 @@ from tests.launch.programs import COUNT_TERMS, DEPLOYMENT, REST, descriptors, un
 pytestmark = pytest.mark.slow
 
 
+DISCARDED = 125
+"""Exit status of a latch whose daemon let go of it."""
+
+
 def children() -> set[int]:
     """Our children, zombies among them."""
     found = set()
@@ -97,7 +101,8 @@ async def test_an_unopened_latch_runs_nothing_and_is_discarded(bench):
     await bench.processes.discard(command.launch)
 
     assert not bench.processes.is_running(process)
-    assert (await bench.processes.wait_exit(process)).exit_code == -signal.SIGKILL
+    ended = await bench.processes.wait_exit(process)
+    assert ended.exit_code in (-signal.SIGKILL, DISCARDED)  # it may see its pipe close first
     with pytest.raises(SpawnFailed):
         await bench.processes.open_latch(command.launch)
 
@@ -148,9 +153,10 @@ async def test_a_program_that_cannot_be_executed_is_told_when_the_latch_opens(be
 async def test_a_log_that_cannot_be_kept_starts_nothing(bench):
     bench.state_dir.mkdir()
     (bench.state_dir / "logs").write_text("a file where a folder should be")
+    before = children()
     with pytest.raises(SpawnFailed, match="log"):
         await bench.processes.spawn(bench.program(REST))
-    assert children() == set()
+    assert children() <= before
 
 
 async def test_a_cancelled_wait_leaves_the_process_alone(bench):
