@@ -36,17 +36,20 @@ _ENDING: dict[OperationKind | None, str] = {
     None: "reconciling",
 }
 
+_STOPPABLE = (
+    frozenset(InstanceState)
+    - _EMPTY
+    - {InstanceState.QUEUED, InstanceState.CLEANING, InstanceState.UNCERTAIN}
+)
+
 # An accepted operation shows at once, before the instance's actor has read its message.
 _ACCEPTED: dict[OperationKind, tuple[frozenset[InstanceState], str]] = {
     OperationKind.INITIALIZE: (_EMPTY, "queued"),
     OperationKind.RESTORE: (frozenset({InstanceState.PARKED}), "waking"),
     OperationKind.PARK: (frozenset({InstanceState.READY}), "parking"),
-    OperationKind.CLEANUP: (
-        frozenset(InstanceState)
-        - _EMPTY
-        - {InstanceState.QUEUED, InstanceState.CLEANING, InstanceState.UNCERTAIN},
-        "stopping",
-    ),
+    OperationKind.CLEANUP: (_STOPPABLE, "stopping"),
+    # Accepted before anything began; it began all the same before the stop was read.
+    OperationKind.UNARMED_STOP: (_STOPPABLE, "stopping"),
 }
 STOPS = frozenset({OperationKind.CLEANUP, OperationKind.UNARMED_STOP})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import traceback
 from collections import Counter
 
@@ -154,6 +155,9 @@ class Simulation:
                 if self.session is not None:
                     self.session.end()
             self.session = None
+            if self.disk.commits_count >= (self.faults.store_breaks_after_count or math.inf):
+                # Somebody made room on the disk.
+                self.faults = attrs.evolve(self.faults, store_breaks_after_count=None)
             if self._up.is_set():
                 self._up = trio.Event()
             await trio.sleep(self.chance.uniform(0.0, 20.0))
@@ -179,7 +183,6 @@ class Simulation:
             session = await self._daemon()
             if session.store.broken:
                 session.end()
-                self.faults = attrs.evolve(self.faults, store_breaks_after_count=None)
                 await trio.sleep(30)
                 continue
             for _ in range(self.script.choice([1, 1, 2, 4])):

@@ -25,6 +25,7 @@ from tests.machines.making import instance, pending
         (S.PARK_DRAIN, K.CLEANUP, "stopping"),
         (S.RECONCILING, K.CLEANUP, "stopping"),
         (S.QUEUED, K.UNARMED_STOP, "queued"),
+        (S.STARTING, K.UNARMED_STOP, "stopping"),
         (S.UNCERTAIN, K.CLEANUP, "uncertain"),
         (S.CLEANING, K.CLEANUP, "reconciling"),
         (S.PARKING, K.RESTORE, "parking"),
