@@ -33,7 +33,7 @@ STEPS_COUNT = 40
 VIRTUAL_S_MAX = 200_000.0
 SETTLE_S_MAX = 4_000.0
 """From the last fault on: longer than any deadline, window and pause of a world."""
-SETTLE_S = 600.0
+SETTLE_S = 200.0
 """From the last fault to the first calm request: what was broken has been cleared away."""
 POLL_S = 20.0
 TRIES_MAX = 5

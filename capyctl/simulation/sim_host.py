@@ -126,7 +126,7 @@ class SimHost:
             engine.busy_until_s = 0.0
 
     def uses(self, domain: DomainName) -> int:
-        return sum(engine.uses.get(domain, 0) for engine in self.engines.values())
+        return sum(engine.uses.get(domain, 0) for engine in self.alive)
 
     def look(self) -> MemorySample:
         """Memory as it is now, or as it was a while ago."""
@@ -215,9 +215,11 @@ class HostDoor:
         while engine.state is EngineState.LATCHED:
             await self._takes(0.5)
         await self._takes(max(0.1, engine.loaded_at_s - trio.current_time()))
-        if engine.unfit and order is not None:
+        proof = order is None
+        if self.host.rolls(self.host.faults.unfit_chance) if proof else engine.unfit:
             raise LaunchRefused("effective_args_mismatch", "another context", permanent=True)
-        if engine.hangs or engine.state is EngineState.GONE:
+        mute = self.host.rolls(self.host.faults.hang_chance) if proof else engine.hangs
+        if mute or engine.state is EngineState.GONE:
             await trio.sleep_forever()
         if engine.state is EngineState.LOADING:
             self.host.become(engine, EngineState.SERVING)

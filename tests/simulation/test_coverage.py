@@ -1,0 +1,50 @@
+"""How much of an instance's table the worlds go along; what they may miss, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from capyctl.simulation.coverage import all_edges
+from capyctl.simulation.run import Simulation
+
+WORLDS_COUNT = 400
+MOVED_SINCE = "its sender saw it elsewhere: it moved while the message was on its way"
+SENT_TO = {
+    "Start": {"stopped", "failed", "parked", "parking", "park_drain"},
+    "Park": {"ready"},
+    "Evict": {"ready", "parked"},
+}
+"""Where an instance is seen when it is told so; anywhere else is a race."""
+
+RARE: dict[tuple[str, str], str] = {
+    **{
+        (state, message): MOVED_SINCE
+        for state, message in sorted(all_edges())
+        if message in SENT_TO and state not in SENT_TO[message]
+    },
+    **{
+        (state, "DeadlineReached"): "a start rarely waits there until its own deadline"
+        for state in ("cleaning", "parked", "reconciling", "stop_drain")
+    },
+    **{
+        (state, "EngineExited"): "an engine rarely ends in these few seconds"
+        for state in ("parking", "stop_drain", "wake_queued", "waking", "reconciling")
+    },
+    ("cleaning", "Mark"): MOVED_SINCE,
+    ("cleaning", "Stop"): MOVED_SINCE,
+}
+
+
+def test_what_is_rare_is_on_the_table():
+    assert set(RARE) <= all_edges()
+
+
+@pytest.mark.faults
+def test_worlds_go_along_all_but_the_rare_edges():
+    reached: Counter[tuple[str, str]] = Counter()
+    for seed in range(WORLDS_COUNT):
+        reached.update(Simulation(seed).run().reached)
+
+    assert all_edges() - set(reached) - set(RARE) == set()
