@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from capyctl.domain.identity import ProcessIdentity
-from capyctl.domain.ids import DeploymentId, InstanceId, LaunchId
-from capyctl.domain.specs import Charges, EngineSettings, PhaseCharges, Residency
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId, LaunchId
+from capyctl.domain.specs import Charges, EngineSettings, ModelTask, PhaseCharges, Residency
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +72,20 @@ class LaunchRecord:
     """What it is charged while it serves."""
     files: ModelFiles | None = None
     installation: Installation | None = None
+    task: ModelTask = ModelTask.GENERATE
+
+
+@attrs.frozen(kw_only=True)
+class IngressPass:
+    """What a request names to reach one engine through the ingress of the machine it runs on."""
+
+    host: HostId
+    """Whose certificate must be met at the address."""
+    launch: LaunchId
+    generation: int
+    """Which opening of the launch this is, as its host counts them: the same number there."""
+    secure: bool = True
+    """Mutual TLS; false: plain HTTP over a private link that the host's document trusts."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,3 +97,5 @@ class Endpoint:
     key: str | None = attrs.field(repr=False)
     """Inference key of the launch; None for engines that take none."""
     served_name: str
+    ingress: IngressPass | None = None
+    """Set where the address is a host's ingress: the key is then the host's to add."""
