@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.ids import LaunchId, SwitchId
+from capyctl.domain.ids import HostId, LaunchId, SwitchId
 from capyctl.domain.launches import LaunchRecord, ModelFiles
 from capyctl.domain.operations import Operation
 from capyctl.domain.specs import Candidate, Charges, EngineSettings, Residency, Windows
@@ -283,6 +283,35 @@ class DeadlineReached:
     operation: str
 
 
+@attrs.frozen(kw_only=True)
+class HostSuspended:
+    """Its host is silent: nothing new goes there for now. From: the hosts actor."""
+
+    host: HostId
+
+
+@attrs.frozen(kw_only=True)
+class HostLost:
+    """Its host is away, and nothing is known of it. From: the hosts actor, or our own actor."""
+
+    host: HostId
+    why: str
+    """One sentence that names the host: ``gpu-b was not heard of for 30 s``."""
+
+
+@attrs.frozen(kw_only=True)
+class HostBack:
+    """Its host's session is live. From: the hosts actor."""
+
+    host: HostId
+    name: str
+    """What people call the host."""
+    running: bool = True
+    """False when the process of its launch is certainly gone, by its recorded identity."""
+    fresh: bool = False
+    """The host's own process is another one: its engines have to be proven again."""
+
+
 InstanceMessage: TypeAlias = (
     Start
     | Park
@@ -313,4 +342,7 @@ InstanceMessage: TypeAlias = (
     | LeaseUnproven
     | RetryDue
     | DeadlineReached
+    | HostSuspended
+    | HostLost
+    | HostBack
 )

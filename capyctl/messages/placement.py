@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.devices import MemorySample
+from capyctl.domain.devices import MachineShape, MemorySample
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId, SwitchId
 from capyctl.domain.specs import Candidate, Charges, Phase
 
@@ -128,6 +128,32 @@ class Sampled:
     sample: MemorySample
 
 
+@attrs.frozen(kw_only=True)
+class HostPublished:
+    """A host's memory counts from now on. From: the hosts actor, when it first connects.
+
+    Told again with the same shape it changes nothing; a changed shape was refused before.
+    """
+
+    host: HostId
+    name: str
+    """What people call it."""
+    shape: MachineShape
+
+
+@attrs.frozen(kw_only=True)
+class HostEligible:
+    """Whether anything new may begin on a host. From: the hosts actor, when it changes.
+
+    A host of which nothing was told is eligible once it is published.
+    """
+
+    host: HostId
+    eligible: bool
+    why: str = ""
+    """Of one that is not, in words: ``offline``, ``draining``, ``revoked`` …"""
+
+
 PlacementMessage: TypeAlias = (
     Reserve
     | Withdraw
@@ -140,4 +166,6 @@ PlacementMessage: TypeAlias = (
     | WindowOver
     | SwitchTimedOut
     | Sampled
+    | HostPublished
+    | HostEligible
 )
