@@ -7,9 +7,8 @@ from typing import Protocol
 
 import attrs
 
-from capyctl.domain.compatibility import Compatibility
 from capyctl.domain.devices import EngineSample, MemorySample
-from capyctl.domain.hosts import HostPublication, HostRecord
+from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord
 from capyctl.domain.ids import HostId, LaunchId
 from capyctl.domain.launches import LaunchRecord
 
@@ -86,6 +85,6 @@ class Strays(Protocol):
         """End, with proof, every launch of this host that is not in ``keep``.
 
         Finds them by what runs, not by what is remembered: launches of an earlier process, and
-        such whose journal is lost, are among them. Returns those it has ended or still tries to.
-        Cancelling leaves the rest running.
+        such whose journal is lost, are among them. Looks once, at the beginning, so what is
+        started meanwhile is safe. Returns those that it met. Cancelling leaves the rest running.
         """
