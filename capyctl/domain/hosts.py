@@ -131,6 +131,10 @@ class Invitation:
     recover: HostId | None = None
     """The revoked machine that comes back under its id; None for a new one."""
     used_at_ms: int | None = None
+    host: HostId | None = None
+    """Who used it."""
+    key_digest: str | None = None
+    """SHA-256, hexadecimal, of the public key it was used with: that machine may ask again."""
 
 
 def compatibility(host_version: str, server_version: str) -> Compatibility:
