@@ -26,6 +26,8 @@ _EXPECTED = {
 }
 """Words for pydantic's error types; for the others its own words do, which hold no value."""
 
+_CODES = {"bad_topology": "unsupported_gpu_topology"}
+
 
 def check(model: type[Model], document: object, *, what: str) -> Model:
     """The document as ``model``.
@@ -51,7 +53,10 @@ def _urgency(error: Any) -> int:
 def _problem(error: Any, document: object) -> ConfigProblem:
     kind, detail = _words(error)
     return ConfigProblem(
-        kind=kind, path=field_path(error["loc"], document, last=error["type"]), detail=detail
+        kind=kind,
+        path=field_path(error["loc"], document, last=error["type"]),
+        detail=detail,
+        code=_CODES.get(error["type"], "invalid_config"),
     )
 
 
@@ -65,7 +70,7 @@ def _words(error: Any) -> tuple[ProblemClass, str]:
         return ProblemClass.MISSING, "must be stated"
     if found == "bad_unit":
         return ProblemClass.INVALID_UNIT, error["msg"]
-    if found == "bad_value":
+    if found in ("bad_value", "bad_topology"):
         return ProblemClass.UNSUPPORTED, error["msg"]
     return ProblemClass.UNSUPPORTED, _EXPECTED.get(found) or _plain(error["msg"])
 

@@ -32,6 +32,11 @@ def bad_value(detail: str) -> PydanticCustomError:
     return PydanticCustomError("bad_value", "{detail}", {"detail": detail})
 
 
+def bad_topology(detail: str) -> PydanticCustomError:
+    """A machine of a kind that this release does not run on."""
+    return PydanticCustomError("bad_topology", "{detail}", {"detail": detail})
+
+
 def bad_unit(detail: str) -> PydanticCustomError:
     return PydanticCustomError("bad_unit", "{detail}", {"detail": detail})
 

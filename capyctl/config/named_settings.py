@@ -1,4 +1,4 @@
-"""Settings of a standalone role that have a flag and a variable of their own."""
+"""Settings of roles that have a flag and a variable of their own."""
 
 from __future__ import annotations
 
@@ -67,17 +67,22 @@ def _named(
     )
 
 
-_ENGINE = "host.local_engine"
-_SOURCES = "host.model_sources"
-_POLICY = "host.resource_policy"
-_INFERENCE = "server.listeners.inference"
+_ENGINE = "local_engine"
+_SOURCES = "model_sources"
+_POLICY = "resource_policy"
+_INFERENCE = "listeners.inference"
 
-STANDALONE_SETTINGS: tuple[NamedSetting, ...] = (
+_SERVING: tuple[NamedSetting, ...] = (
     _named("--listen", "CAPYCTL_INFERENCE_ADDR", f"{_INFERENCE}.bind"),
     _named("--no-inference-auth", "", f"{_INFERENCE}.authentication", read=_no_auth),
     _named(None, "CAPYCTL_INFERENCE_AUTH", f"{_INFERENCE}.authentication"),
-    _named("--management-listen", "CAPYCTL_MANAGEMENT_ADDR", "server.listeners.management.bind"),
-    _named("--models-root", "CAPYCTL_MODELS_ROOT", "host.model_store.path"),
+    _named("--management-listen", "CAPYCTL_MANAGEMENT_ADDR", "listeners.management.bind"),
+    _named("--group-stall-timeout", "CAPYCTL_GROUP_STALL_TIMEOUT", "groups.stall_timeout"),
+)
+"""Of a role that serves, by the paths of its own document."""
+
+_MACHINE: tuple[NamedSetting, ...] = (
+    _named("--models-root", "CAPYCTL_MODELS_ROOT", "model_store.path"),
     _named(
         "--model-sources",
         "CAPYCTL_MODEL_SOURCES",
@@ -95,7 +100,7 @@ STANDALONE_SETTINGS: tuple[NamedSetting, ...] = (
     _named(
         "--trust-declared-digest",
         "CAPYCTL_TRUST_DECLARED_DIGEST",
-        "host.checkpoints.trust_declared_digest",
+        "checkpoints.trust_declared_digest",
         read=_flag,
     ),
     _named("--vllm-bin", "CAPYCTL_VLLM_BIN", f"{_ENGINE}.vllm"),
@@ -104,7 +109,6 @@ STANDALONE_SETTINGS: tuple[NamedSetting, ...] = (
     _named("--llamacpp-bin", "CAPYCTL_LLAMACPP_BIN", f"{_ENGINE}.llamacpp"),
     _named("--engine-fingerprint", "CAPYCTL_ENGINE_FINGERPRINT", f"{_ENGINE}.build_fingerprint"),
     _named("--engine-args", "CAPYCTL_ENGINE_ARGS", f"{_ENGINE}.args", read=_words),
-    _named("--kv-cache", "CAPYCTL_KV_CACHE_BYTES", f"{_ENGINE}.kv_cache"),
     _named("--deep-park", "CAPYCTL_DEEP_PARK", f"{_ENGINE}.deep_park", empty_refused=True),
     _named(
         "--trust-remote-code",
@@ -119,7 +123,7 @@ STANDALONE_SETTINGS: tuple[NamedSetting, ...] = (
         empty_refused=True,
     ),
     _named("--cuda-home", "CAPYCTL_CUDA_HOME", f"{_ENGINE}.cuda_home"),
-    _named("--runtime-dir", "CAPYCTL_RUNTIME_DIR", "host.runtime_dir"),
+    _named("--runtime-dir", "CAPYCTL_RUNTIME_DIR", "runtime_dir"),
     _named(
         "--engine-ports",
         "CAPYCTL_ENGINE_PORTS",
@@ -142,9 +146,30 @@ STANDALONE_SETTINGS: tuple[NamedSetting, ...] = (
         f"{_POLICY}.groups.require_rdma",
         read=_flag,
     ),
-    _named("--group-stall-timeout", "CAPYCTL_GROUP_STALL_TIMEOUT", "server.groups.stall_timeout"),
 )
+"""Of a role with a machine, likewise."""
+
+_CACHE = _named("--kv-cache", "CAPYCTL_KV_CACHE_BYTES", f"{_ENGINE}.kv_cache")
+
+
+def _below(block: str, settings: tuple[NamedSetting, ...]) -> tuple[NamedSetting, ...]:
+    return tuple(
+        attrs.evolve(one, paths=tuple(f"{block}.{path}" for path in one.paths)) for one in settings
+    )
+
+
+STANDALONE_SETTINGS = (*_below("server", _SERVING), *_below("host", (*_MACHINE, _CACHE)))
+SERVER_SETTINGS = _SERVING
+HOST_SETTINGS = _MACHINE
 
 SET_PREFIX = "CAPYCTL_SET__"
-SECRET_PATHS = frozenset({f"{_SOURCES}.huggingface_token_file"})
+SECRET_PATHS = frozenset(
+    {
+        "host.model_sources.huggingface_token_file",
+        "model_sources.huggingface_token_file",
+        "runtime_profiles.*.env.*",
+        "runtime_profiles.*.security.credential_ref",
+        "runtime_profiles.*.security.admin_credential_ref",
+    }
+)
 """Not settable by ``--set``, which other users can see; by document or variable they are."""

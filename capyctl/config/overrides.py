@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import attrs
 from pydantic import BaseModel
@@ -28,17 +28,29 @@ class Override:
     """As a person wrote it: ``--listen``, ``CAPYCTL_SET__…``."""
 
 
-def setting_paths(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Dotted paths of every single setting of a document, blocks left out."""
+def setting_paths(model: type[BaseModel], prefix: str = "", *, maps: bool = False) -> list[str]:
+    """Dotted paths of every single setting of a document, blocks left out.
+
+    ``maps``: a map of blocks or texts is gone into as well, with ``*`` for the names in it.
+    """
     found: list[str] = []
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         block = field.annotation
+        if maps and get_origin(block) is dict and get_args(block)[1] is not Any:
+            path, block = f"{path}.*", get_args(block)[1]
         if isinstance(block, type) and issubclass(block, BaseModel):
-            found += setting_paths(block, f"{path}.")
+            found += setting_paths(block, f"{path}.", maps=maps)
         else:
             found.append(path)
     return found
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path is the one of a pattern, in which ``*`` stands for any one name."""
+    parts, wanted = path.split("."), pattern.split(".")
+    pairs = zip(parts, wanted, strict=False)
+    return len(parts) == len(wanted) and all(w in ("*", p) and p for p, w in pairs)
 
 
 def path_overrides(
@@ -55,7 +67,7 @@ def path_overrides(
         path, equals, value = text.partition("=")
         if not equals:
             raise _refused(path, "--set takes <path>=<value>", what)
-        if path in SECRET_PATHS:
+        if any(matches(path, secret) for secret in SECRET_PATHS):
             detail = "a secret: state it in the document or as a variable, not with --set"
             raise _refused(path, detail, what)
         found.append(_override(path, value, "set", "--set", paths, what))
@@ -141,7 +153,7 @@ def _read(setting: NamedSetting, text: str, source: str, origin: str, what: str)
 def _override(
     path: str, text: str, source: str, origin: str, paths: Sequence[str], what: str
 ) -> Override:
-    if path not in paths:
+    if not any(matches(path, known) for known in paths):
         raise _unknown(path, paths, what)
     try:
         value = read_scalar(text)
@@ -151,7 +163,12 @@ def _override(
 
 
 def _unknown(path: str, paths: Sequence[str], what: str) -> InvalidDocument:
-    inside = [known for known in paths if known.startswith(f"{path}.")]
+    depth = path.count(".") + 1
+    inside = [
+        known
+        for known in paths
+        if known.count(".") >= depth and matches(path, ".".join(known.split(".")[:depth]))
+    ]
     if inside:
         detail = f"a block, not a setting; it has {', '.join(inside)}"
         return _refused(path, detail, what)

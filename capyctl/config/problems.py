@@ -35,6 +35,7 @@ class ConfigProblem:
     path: str
     """Dotted path of the field, with ``[n]`` for list items; a file's name for I/O."""
     detail: str
+    code: str = "invalid_config"
 
     def message(self, what: str = "deployment") -> str:
         at = self.path or "document"
@@ -50,8 +51,8 @@ class InvalidDocument(Exception):
         self.what = what
 
     def refusal(self) -> Refused:
-        """The management API's ``invalid_config``."""
-        return Refused("invalid_config", str(self), {"path": self.problem.path})
+        """The management API's ``invalid_config``, or the problem's own code."""
+        return Refused(self.problem.code, str(self), {"path": self.problem.path})
 
 
 def invalid(kind: ProblemClass, path: str, detail: str) -> Refused:

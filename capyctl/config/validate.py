@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from capyctl.config.check import check
 from capyctl.config.complete import complete_offline
+from capyctl.config.host_document import HostDocument
 from capyctl.config.overrides import lay_over, path_overrides, setting_paths
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 from capyctl.config.profiles import EnginesDocument
-from capyctl.config.roles import HostDocument, ServerDocument
+from capyctl.config.server_document import ServerDocument
 from capyctl.config.standalone import StandaloneDocument
 from capyctl.config.yaml import read_text, read_yaml
 from capyctl.domain.canonical import canonical_json
@@ -84,7 +85,7 @@ def _role(
     document: Mapping[str, Any], kind: str, sets: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, Any]:
     model = _ROLES[kind]
-    by_path = path_overrides(setting_paths(model), sets=sets, env=env, what=kind)
+    by_path = path_overrides(setting_paths(model, maps=True), sets=sets, env=env, what=kind)
     laid, _ = lay_over(document, by_path, (), kind)
     check(model, laid, what=kind)
     return laid

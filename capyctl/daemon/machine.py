@@ -11,7 +11,7 @@ import attrs
 from capyctl.checkpoints.digest import LocalCheckpoints
 from capyctl.checkpoints.sources import FetchPolicy, RemoteSources
 from capyctl.checkpoints.sources_space import Space
-from capyctl.config.settings import MemoryAmount, StandaloneSettings
+from capyctl.config.role_settings import MachineSettings, MemoryAmount
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import LaunchRefused
 from capyctl.control.host import LocalHost
@@ -68,7 +68,7 @@ class Ports:
 
 
 def own_machine(
-    settings: StandaloneSettings,
+    settings: MachineSettings,
     simulate: str | None,
     log: Callable[..., None] = lambda *_, **__: None,
 ) -> OwnMachine:
@@ -111,7 +111,7 @@ def own_machine(
     return OwnMachine(host=host, processes=processes, shape=shape, simulated_profiles=profiles)
 
 
-def _sources(settings: StandaloneSettings, checkpoints: LocalCheckpoints) -> RemoteSources:
+def _sources(settings: MachineSettings, checkpoints: LocalCheckpoints) -> RemoteSources:
     policy = settings.sources
     root = Path(settings.models_root) / (policy.root or ".")
     return RemoteSources(
@@ -131,7 +131,7 @@ def _sources(settings: StandaloneSettings, checkpoints: LocalCheckpoints) -> Rem
 
 
 def _machine(
-    settings: StandaloneSettings, simulate: str | None, host: HostId
+    settings: MachineSettings, simulate: str | None, host: HostId
 ) -> tuple[Machine, tuple[Profile, ...]]:
     if simulate is None:
         ram = read_ram()
@@ -144,7 +144,7 @@ def _machine(
     return made, made.profiles()
 
 
-def _ram_limits(settings: StandaloneSettings, total_bytes: int) -> RamLimits:
+def _ram_limits(settings: MachineSettings, total_bytes: int) -> RamLimits:
     def of(amount: MemoryAmount | None) -> int | None:
         return None if amount is None else amount.of(total_bytes)
 

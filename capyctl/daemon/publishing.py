@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from capyctl.config.profiles import read_engines
-from capyctl.config.settings import StandaloneSettings
+from capyctl.config.role_settings import MachineSettings
 from capyctl.domain.devices import Profile
 
 
 class Publishing:
     """Profiles by name. `reload` reads ``engines.yaml`` again while the daemon runs."""
 
-    def __init__(self, settings: StandaloneSettings, simulated: tuple[Profile, ...]) -> None:
+    def __init__(self, settings: MachineSettings, simulated: tuple[Profile, ...]) -> None:
         self._settings = settings
         self._simulated = simulated
         self.profiles: tuple[Profile, ...] = (*simulated, *settings.profiles)

@@ -17,13 +17,9 @@ from capyctl.api.app import ManagementApp, make_app
 from capyctl.api.serve import open_loopback, serve_management
 from capyctl.config.credentials import Credentials, ensure_credentials
 from capyctl.config.problems import InvalidDocument
-from capyctl.config.settings import (
-    Address,
-    StandaloneSettings,
-    find_state_root,
-    generate_document,
-    load_standalone,
-)
+from capyctl.config.role_document import find_state_root, generate_document
+from capyctl.config.role_settings import Address
+from capyctl.config.settings import STANDALONE, StandaloneSettings, load_standalone
 from capyctl.control.surroundings import tell_now
 from capyctl.daemon.assemble import Daemon, open_daemon
 from capyctl.daemon.clock import SystemClock
@@ -113,7 +109,7 @@ def _settings(flags: Mapping[str, str], sets: Sequence[str]) -> StandaloneSettin
     settings = load_standalone(root, config_path=config_path, flags=flags, env=env, sets=sets)
     if config_path is None and not settings.document_path.exists():
         owner_folder(root)
-        generate_document(root)
+        generate_document(STANDALONE, root)
     return settings
 
 

@@ -11,7 +11,7 @@ from capyctl.config.engine_config import EngineConfig
 from capyctl.config.named_settings import STANDALONE_SETTINGS
 from capyctl.config.overrides import setting_paths
 from capyctl.config.problems import ProblemClass
-from capyctl.config.settings import default_at
+from capyctl.config.role_document import default_at
 from capyctl.config.standalone import StandaloneDocument
 from tests.tidy.tree import ROOT
 

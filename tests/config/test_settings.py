@@ -10,15 +10,14 @@ from capyctl.config.check import check
 from capyctl.config.named_settings import STANDALONE_SETTINGS
 from capyctl.config.overrides import setting_paths
 from capyctl.config.problems import InvalidDocument
-from capyctl.config.settings import (
-    Address,
-    MemoryAmount,
+from capyctl.config.role_document import (
     default_at,
     find_engines_path,
     find_state_root,
     generate_document,
-    load_standalone,
 )
+from capyctl.config.role_settings import Address, MemoryAmount
+from capyctl.config.settings import STANDALONE, load_standalone
 from capyctl.config.standalone import StandaloneDocument
 from capyctl.domain.units import GIB, MIB
 
@@ -76,14 +75,14 @@ def test_defaults(tmp_path):
 
 
 def test_a_document_is_generated_owner_only_and_once(tmp_path):
-    path = generate_document(tmp_path)
+    path = generate_document(STANDALONE, tmp_path)
 
     assert path == tmp_path / "config" / "standalone.yaml"
     assert path.stat().st_mode & 0o777 == 0o600
     found = load_standalone(tmp_path, config_path=None, flags={}, env=HOME)
     assert shown(found, "kind") == ("standalone", "yaml")
     path.write_text(HEAD + "host: {name: box}\n")
-    generate_document(tmp_path)
+    generate_document(STANDALONE, tmp_path)
     found = load_standalone(tmp_path, config_path=None, flags={}, env=HOME)
     assert found.host == "box"
 

@@ -17,7 +17,8 @@ import trio
 from capyctl.api.app import make_app
 from capyctl.api.limits import Limits
 from capyctl.api.serve import open_loopback, serve_management
-from capyctl.config.settings import generate_document, load_standalone
+from capyctl.config.role_document import generate_document
+from capyctl.config.settings import STANDALONE, load_standalone
 from capyctl.daemon.assemble import Daemon, open_daemon
 from capyctl.daemon.machine import own_machine
 from capyctl.telemetry.log import Log
@@ -83,7 +84,7 @@ async def inside(root: Path, **limits: Any) -> AsyncIterator[Inside]:
     }
     (root / "state").mkdir(mode=0o700)
     (root / "models").mkdir()
-    generate_document(root / "state")
+    generate_document(STANDALONE, root / "state")
     settings = load_standalone(root / "state", config_path=None, flags=flags, env={})
     machine = own_machine(settings, simulation())
     store = Store()
