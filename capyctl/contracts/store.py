@@ -7,13 +7,15 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
+from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.events import Event, NewEvent, Receipt
+from capyctl.domain.hosts import HostRecord, Invitation
 from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.machines.deployment import Deployment
 from capyctl.machines.instance import Instance
 
-Record: TypeAlias = Deployment | Instance | Operation
+Record: TypeAlias = Deployment | Instance | Operation | HostRecord | Invitation | IssuedCertificate
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +52,11 @@ class Stored:
     instances: tuple[Instance, ...]
     operations: tuple[Operation, ...]
     """Every open one and the newest 1,000, by id."""
+    hosts: tuple[HostRecord, ...] = ()
+    """By id; of a server that serves several machines."""
+    invitations: tuple[Invitation, ...] = ()
+    certificates: tuple[IssuedCertificate, ...] = ()
+    """In the order they were issued in, as far as clocks tell."""
 
 
 @attrs.frozen(kw_only=True)

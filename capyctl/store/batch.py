@@ -8,7 +8,9 @@ import attrs
 
 from capyctl.contracts.store import Change, Committed, ReceiptTaken
 from capyctl.domain.canonical import canonical_json
+from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.events import EVENT_PAYLOAD_BYTES_MAX, Event, Receipt
+from capyctl.domain.hosts import HostRecord, Invitation
 from capyctl.domain.ids import DeploymentId
 from capyctl.domain.operations import Operation
 from capyctl.machines.deployment import Deployment
@@ -18,6 +20,9 @@ from capyctl.store.codec import Codec
 DEPLOYMENTS = Codec(Deployment, table="deployments")
 INSTANCES = Codec(Instance, table="instances")
 OPERATIONS = Codec(Operation, table="operations")
+HOSTS = Codec(HostRecord, table="hosts")
+INVITATIONS = Codec(Invitation, table="invitations")
+CERTIFICATES = Codec(IssuedCertificate, table="certificates")
 
 ReceiptKey = tuple[str, str]
 
@@ -30,6 +35,13 @@ class Rows:
     instances: dict[tuple[str, int], str] = attrs.field(factory=dict)
     operations: dict[str, tuple[bool, str]] = attrs.field(factory=dict)
     """Whether it has ended, and the record."""
+    hosts: dict[str, str] = attrs.field(factory=dict)
+    invitations: dict[str, str] = attrs.field(factory=dict)
+    certificates: dict[str, str] = attrs.field(factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return not any(attrs.astuple(self, recurse=False))
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +71,12 @@ def encode(change: Change) -> Encoded:
                 rows.instances[key] = INSTANCES.to_text(record)
             case Operation():
                 rows.operations[record.id] = (not record.open, OPERATIONS.to_text(record))
+            case HostRecord():
+                rows.hosts[record.id] = HOSTS.to_text(record)
+            case Invitation():
+                rows.invitations[record.id] = INVITATIONS.to_text(record)
+            case IssuedCertificate():
+                rows.certificates[record.serial] = CERTIFICATES.to_text(record)
     payloads = tuple(canonical_json(event.payload) for event in change.events)
     for event, payload in zip(change.events, payloads, strict=True):
         assert isinstance(event.payload, Mapping), f"{event.kind}: the payload is no object"
@@ -96,6 +114,9 @@ class Batch:
         self.rows.deployments.update(encoded.rows.deployments)
         self.rows.instances.update(encoded.rows.instances)
         self.rows.operations.update(encoded.rows.operations)
+        self.rows.hosts.update(encoded.rows.hosts)
+        self.rows.invitations.update(encoded.rows.invitations)
+        self.rows.certificates.update(encoded.rows.certificates)
         if encoded.change.deleted is not None:
             self._delete(encoded.change.deleted)
         events = self._place(encoded)
@@ -127,9 +148,8 @@ class Batch:
     @property
     def empty(self) -> bool:
         """Nothing to write: every change was refused, or empty."""
-        rows = self.rows
-        put = rows.deployments or rows.instances or rows.operations
-        return not (put or self.deleted or self.receipts or self.events)
+        written = self.deleted or self.receipts or self.events
+        return self.rows.empty and not written
 
 
 def receipt_keys(batch: Iterable[Encoded]) -> list[ReceiptKey]:

@@ -16,7 +16,17 @@ import attrs
 from capyctl.contracts.store import EventPage, Stored
 from capyctl.domain.events import Event, Receipt
 from capyctl.domain.ids import InstanceId
-from capyctl.store.batch import DEPLOYMENTS, INSTANCES, OPERATIONS, Batch, ReceiptKey
+from capyctl.store.batch import (
+    CERTIFICATES,
+    DEPLOYMENTS,
+    HOSTS,
+    INSTANCES,
+    INVITATIONS,
+    OPERATIONS,
+    Batch,
+    ReceiptKey,
+)
+from capyctl.store.codec import Codec, R
 
 OPERATIONS_KEPT_COUNT = 1_000
 _CHUNKS = (64, 8, 1)
@@ -84,6 +94,9 @@ def write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
     _write(connection, "REPLACE INTO instances", instances)
     operations = [(key, *ended_and_text) for key, ended_and_text in rows.operations.items()]
     _write(connection, "REPLACE INTO operations", operations)
+    _write(connection, "REPLACE INTO hosts", list(rows.hosts.items()))
+    _write(connection, "REPLACE INTO invitations", list(rows.invitations.items()))
+    _write(connection, "REPLACE INTO certificates", list(rows.certificates.items()))
     receipts = [(r.scope, r.key, r.fingerprint, r.response) for r in batch.receipts.values()]
     _write(connection, "INSERT INTO receipts", receipts)
     _write(connection, "INSERT INTO events", [_event_row(event) for event in batch.events])
@@ -130,7 +143,17 @@ def read_stored(connection: sqlite3.Connection) -> Stored:
                 for deployment, number, text in instances
             ),
             operations=tuple(OPERATIONS.from_text(text, row=key) for key, text in operations),
+            hosts=_read(connection, HOSTS),
+            invitations=_read(connection, INVITATIONS),
+            certificates=tuple(
+                sorted(_read(connection, CERTIFICATES), key=lambda one: one.issued_at_ms)
+            ),
         )
+
+
+def _read(connection: sqlite3.Connection, codec: Codec[R]) -> tuple[R, ...]:
+    found = connection.execute(f"SELECT id, record FROM {codec.table} ORDER BY id")
+    return tuple(codec.from_text(text, row=key) for key, text in found)
 
 
 def read_event_page(

@@ -61,5 +61,13 @@ def create(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-STEPS: tuple[Step, ...] = (create,)
+def add_hosts(connection: sqlite3.Connection) -> None:
+    """Version 2: machines, how they were invited, and the certificates they were given."""
+    for table in ("hosts", "invitations", "certificates"):
+        connection.execute(
+            f"CREATE TABLE {table} (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
+        )
+
+
+STEPS: tuple[Step, ...] = (create, add_hosts)
 """Step ``n`` leads from version ``n`` to ``n + 1``; an empty file is version 0."""

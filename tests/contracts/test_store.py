@@ -9,7 +9,17 @@ import trio
 from capyctl.contracts.store import Change, ReceiptTaken
 from capyctl.domain.events import EVENT_PAYLOAD_BYTES_MAX, NewEvent
 from tests.store import making
-from tests.store.making import accepted, all_events, event, noted, operation, receipt
+from tests.store.making import (
+    accepted,
+    all_events,
+    certificate,
+    event,
+    host,
+    invitation,
+    noted,
+    operation,
+    receipt,
+)
 
 OPENERS = {"sqlite": making.opened}
 """Name to ``opener(folder)``, an async context manager that gives a store with ``load``."""
@@ -50,6 +60,20 @@ async def test_a_put_replaces_the_record_with_the_same_id(opened, tmp_path):
         await store.commit(Change(puts=(failed,)))
 
         assert (await store.load()).operations == (failed,)
+
+
+async def test_what_is_on_record_of_machines_is_found_again(opened, tmp_path):
+    used = attrs.evolve(invitation(1), used_at_ms=5, host=host(1).id, key_digest="f" * 64)
+    later = attrs.evolve(certificate(1), issued_at_ms=9)
+    async with opened(tmp_path) as store:
+        await store.commit(Change(puts=(host(2), host(1), invitation(1), later, certificate(2))))
+        await store.commit(Change(puts=(used, attrs.evolve(host(2), draining=True))))
+
+        stored = await store.load()
+
+    assert stored.hosts == (host(1), attrs.evolve(host(2), draining=True))
+    assert stored.invitations == (used,)
+    assert stored.certificates == (certificate(2), later), "as they were issued"
 
 
 async def test_a_taken_receipt_stores_nothing_of_the_change(opened, tmp_path):

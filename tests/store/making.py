@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from capyctl.contracts.store import Change
+from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.events import NewEvent, Receipt
-from capyctl.domain.ids import DeploymentId, OperationId
+from capyctl.domain.hosts import HostRecord, Invitation
+from capyctl.domain.ids import DeploymentId, HostId, OperationId
 from capyctl.domain.operations import Operation, OperationKind, OperationState
 from capyctl.store.sqlite_store import SqliteStore, open_store
 
@@ -74,6 +76,31 @@ def operation(number: int, state: OperationState = OperationState.SUCCEEDED) -> 
         kind=OperationKind.INITIALIZE,
         state=state,
         accepted_at_ms=NOW_MS + number,
+    )
+
+
+def host(number: int) -> HostRecord:
+    return HostRecord(id=HostId(f"02{number:024d}"), name=f"host-{number}")
+
+
+def invitation(number: int) -> Invitation:
+    return Invitation(
+        id=f"03{number:024d}",
+        host_name=f"host-{number}",
+        secret_digest="d" * 64,
+        expires_at_ms=NOW_MS,
+    )
+
+
+def certificate(number: int) -> IssuedCertificate:
+    return IssuedCertificate(
+        serial=f"{number:040x}",
+        host=host(number).id,
+        fingerprint=f"{number:064x}",
+        key_digest="c" * 64,
+        issued_at_ms=0,
+        expires_at_ms=NOW_MS,
+        pem="-----BEGIN CERTIFICATE-----",
     )
 
 

@@ -15,7 +15,7 @@ from capyctl.machines.instance import Instance
 from capyctl.store.batch import Batch, encode, receipt_keys
 from capyctl.store.migrate import migrate
 from capyctl.store.rows import find_receipts, write_batch
-from tests.store.making import event, operation, receipt
+from tests.store.making import certificate, event, host, invitation, operation, receipt
 
 A, B = DeploymentId("A"), DeploymentId("B")
 
@@ -23,6 +23,9 @@ changes = st.builds(
     Change,
     puts=st.lists(
         st.builds(operation, st.integers(0, 3))
+        | st.builds(host, st.integers(0, 3))
+        | st.builds(invitation, st.integers(0, 3))
+        | st.builds(certificate, st.integers(0, 3))
         | st.builds(
             lambda d, index, attempts: Instance(id=InstanceId(d, index), attempts_count=attempts),
             st.sampled_from([A, B]),

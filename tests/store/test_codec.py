@@ -15,15 +15,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capyctl.domain.canonical import canonical_json
+from capyctl.domain.certificates import IssuedCertificate
+from capyctl.domain.hosts import HostRecord, Invitation
 from capyctl.domain.operations import Operation
 from capyctl.machines.deployment import Deployment
 from capyctl.machines.instance import Instance
-from capyctl.store.batch import DEPLOYMENTS, INSTANCES, OPERATIONS
+from capyctl.store.batch import (
+    CERTIFICATES,
+    DEPLOYMENTS,
+    HOSTS,
+    INSTANCES,
+    INVITATIONS,
+    OPERATIONS,
+)
 from capyctl.store.codec import Codec
 from capyctl.store.errors import RecordUnreadable
 from tests.store.making import operation
 
-CODECS = {Operation: OPERATIONS, Instance: INSTANCES, Deployment: DEPLOYMENTS}
+CODECS = {
+    Operation: OPERATIONS,
+    Instance: INSTANCES,
+    Deployment: DEPLOYMENTS,
+    HostRecord: HOSTS,
+    Invitation: INVITATIONS,
+    IssuedCertificate: CERTIFICATES,
+}
 PLAIN: dict[Any, st.SearchStrategy] = {
     str: st.text(max_size=6),
     int: st.integers(-(2**53), 2**63 - 1),

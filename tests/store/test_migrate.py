@@ -7,10 +7,20 @@ import sqlite3
 
 import pytest
 
+from capyctl.contracts.store import Change
 from capyctl.store.errors import StoreCorrupt, StoreFromNewerVersion
 from capyctl.store.migrate import migrate, refuse_newer
 from capyctl.store.schema import STEPS
-from tests.store.making import accepted, database, noted, opened, operation
+from tests.store.making import (
+    accepted,
+    certificate,
+    database,
+    host,
+    invitation,
+    noted,
+    opened,
+    operation,
+)
 
 
 def add_notes(connection):
@@ -45,6 +55,18 @@ async def test_an_older_database_is_brought_forward_with_what_it_holds(tmp_path)
     assert (after.operations, after.incarnation) == (before.operations, before.incarnation)
     assert rows(database(tmp_path), "PRAGMA user_version") == [(len(STEPS) + 2,)]
     assert rows(database(tmp_path), "SELECT id FROM notes") == [(operation(1).id,)]
+
+
+async def test_a_database_of_one_machine_learns_of_others(tmp_path):
+    """Version 1 is what a standalone daemon of the first release wrote."""
+    async with opened(tmp_path, steps=STEPS[:1]) as store:
+        await store.commit(noted(1))
+
+    async with opened(tmp_path) as store:
+        await store.commit(Change(puts=(host(1), invitation(1), certificate(1))))
+        stored = await store.load()
+
+    assert (stored.hosts, stored.last_seq) == ((host(1),), 1)
 
 
 async def test_only_missing_steps_run(tmp_path):
