@@ -12,6 +12,7 @@ from capyctl.contracts.clock import Clock, Ids
 from capyctl.contracts.host import Host
 from capyctl.contracts.store import Store
 from capyctl.control.directory import Directory
+from capyctl.control.sessions import Sessions
 from capyctl.domain.ids import HostId
 from capyctl.machines.table import Moment
 
@@ -41,6 +42,7 @@ class World:
     clock: Clock
     ids: Ids
     hosts: Mapping[HostId, Host]
+    """Live: hosts come into it when they first publish, and stay while they are enrolled."""
     directory: Directory
     session_epoch: int
     log: Callable[..., None]
@@ -50,6 +52,8 @@ class World:
     """How long requests may take to finish before their instance is parked or stopped."""
     parked_growth_limit: str = "auto"
     """`parked_growth_limit`: ``auto``, ``off``, a percentage, or a size."""
+    sessions: Sessions = attrs.field(factory=Sessions)
+    """How hosts that are not this machine are reached now."""
 
     def moment(self) -> Moment:
         return Moment(

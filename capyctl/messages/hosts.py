@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.hosts import HostPublication, HostRecord, Invitation
-from capyctl.domain.ids import HostId, LaunchId
+from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord, Invitation
+from capyctl.domain.ids import HostId
 from capyctl.messages.deployment import ReceiptKey
 
 
 @attrs.frozen(kw_only=True)
 class HostOnline:
-    """A host's session is live: it has ended what nobody knows of. From: the link."""
+    """A host's session is live: it has ended what nobody knows of. From: the link.
+
+    Comes again, not fresh, when a live host publishes something else. What runs there the host
+    itself tells by now (`contracts.host.Host.is_running`).
+    """
 
     host: HostId
     publication: HostPublication
     fresh: bool
-    """Another process of the host than the last session's."""
-    running: Mapping[LaunchId, bool] = attrs.field(factory=dict)
-    """Per known launch: False only where its process is certainly gone."""
+    """The first session since we began or lost it, or one of another process of the host."""
+    compatibility: Compatibility = Compatibility.SUPPORTED
 
 
 @attrs.frozen(kw_only=True)
@@ -36,8 +38,6 @@ class HostGone:
     """Nothing was heard of a host for `heartbeat_lost_after`. From: the link."""
 
     host: HostId
-    silent_s: float
-    """Since it was last heard."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +73,6 @@ class DrainHost:
     """Nothing new there; what runs is stopped. From: the API, as an ask, as an action is."""
 
     host: HostId
-    deadline_at_ms: int
     receipt: ReceiptKey
 
 
@@ -96,6 +95,7 @@ class RevokeHost:
     receipt: ReceiptKey
 
 
+ActOnHost: TypeAlias = DrainHost | UndrainHost | RevokeHost
 HostsMessage: TypeAlias = (
     HostOnline
     | HostSilent

@@ -1,0 +1,67 @@
+"""How each host that is not this machine is reached now. Written by what hears it; read by all."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from capyctl.contracts.hosts import HostSample
+from capyctl.domain.hosts import Compatibility
+from capyctl.domain.ids import HostId
+
+
+class SessionState(enum.Enum):
+    ONLINE = "online"
+    SUSPENDED = "suspended"
+    """Silent for a while: nothing new goes there, what is under way waits."""
+    LOST = "lost"
+    """Silent for so long that nothing is known of it; also before it first comes."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Session:
+    """One host's, as far as this daemon has seen it. Outlives every actor."""
+
+    state: SessionState = SessionState.LOST
+    since_s: float
+    """When it came to that state."""
+    came: bool = False
+    """It was online at least once since this daemon began."""
+    compatibility: Compatibility = Compatibility.SUPPORTED
+    fresh_due: bool = False
+    """It came back as another one, or after it was lost, and not all have been told yet."""
+    sample: HostSample | None = None
+    """The newest one."""
+    sampled_at_s: float | None = None
+
+
+@attrs.define(eq=False)
+class Sessions:
+    """By host. This machine itself has none: it is always there."""
+
+    _by_host: dict[HostId, Session] = attrs.field(factory=dict)
+
+    def of(self, host: HostId) -> Session | None:
+        """None for this machine, and for one that nobody enrolled."""
+        return self._by_host.get(host)
+
+    def state(self, host: HostId) -> SessionState:
+        found = self._by_host.get(host)
+        return SessionState.ONLINE if found is None else found.state
+
+    def is_lost(self, host: HostId) -> bool:
+        """Whether nothing is known of what runs there now."""
+        return self.state(host) is SessionState.LOST
+
+    def expect(self, host: HostId, now_s: float) -> Session:
+        """The host's session; lost until it comes."""
+        found = self._by_host.get(host)
+        if found is None:
+            found = self._by_host[host] = Session(since_s=now_s)
+        return found
+
+    def move(self, host: HostId, state: SessionState, now_s: float) -> None:
+        found = self.expect(host, now_s)
+        if found.state is not state:
+            found.state, found.since_s = state, now_s
