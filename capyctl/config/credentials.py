@@ -1,7 +1,8 @@
-"""The two secrets of a standalone role: made once, kept owner-only, never shown."""
+"""The two secrets of a role that serves: made once, kept owner-only, never shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import attrs
 
+from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 
 TOKEN_BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,256}")
-_LINES = ("api_key", "admin_token")
+_NAMES = ("api_key", "admin_token")
 _FILE_MAX_BYTES = 4096
-_GROUP_OR_OTHERS = 0o077
 _WRITABLE_BY_OTHERS = 0o022
 
 
@@ -28,12 +29,16 @@ class Credentials:
     admin_token: str = attrs.field(repr=False)
 
 
-def credentials_path(state_root: Path) -> Path:
-    return state_root / "identity" / "credentials"
+FILES = {"standalone": "credentials", "server": "server-credentials.json"}
+"""By role, below ``identity``: lines for a standalone role, a JSON object for a server."""
 
 
-def ensure_credentials(state_root: Path) -> Credentials:
-    """Read ``<state root>/identity/credentials``, made with fresh 256-bit secrets if missing.
+def credentials_path(state_root: Path, role: str = "standalone") -> Path:
+    return state_root / "identity" / FILES[role]
+
+
+def ensure_credentials(state_root: Path, role: str = "standalone") -> Credentials:
+    """Read the role's credentials, made with fresh 256-bit secrets if missing.
 
     Directories are made 0700, the file 0600, whole or not at all.
 
@@ -42,29 +47,32 @@ def ensure_credentials(state_root: Path) -> Credentials:
             this wrote, both secrets are equal, or a state root that served before lost it.
     """
     check_state_root(state_root)
-    path = credentials_path(state_root)
+    path = credentials_path(state_root, role)
     if not path.exists() and not path.is_symlink():
         if _served_before(state_root):
-            raise _refused(path, "lost: this state root served before; restore its backup")
-        _write(path)
-    return read_credentials(state_root)
+            raise _refused(path, _lost(state_root, role), role)
+        made = {name: secrets.token_urlsafe(TOKEN_BYTES) for name in _NAMES}
+        lines = "".join(f"{name}: {secret}\n" for name, secret in made.items())
+        # One a line, as scripts that look for them with `sed` expect it.
+        write_owner_file(path, json.dumps(made, indent=2) + "\n" if role == "server" else lines)
+    return read_credentials(state_root, role)
 
 
-def read_credentials(state_root: Path) -> Credentials:
+def read_credentials(state_root: Path, role: str = "standalone") -> Credentials:
     """As `ensure_credentials`, without making anything."""
-    path = credentials_path(state_root)
+    path = credentials_path(state_root, role)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as problem:
-        raise _refused(path, problem.strerror or "cannot be read") from problem
-    with os.fdopen(descriptor, "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0):
-            raise _refused(path, "not a file of this user")
-        if stat.S_IMODE(facts.st_mode) & _GROUP_OR_OTHERS:
-            raise _refused(path, "open to other users; set its mode to 0600")
-        body = file.read(_FILE_MAX_BYTES + 1)
-    return _parse(body, path)
+        body = read_owner_file(path, bytes_max=_FILE_MAX_BYTES)
+    except FileNotFoundError as problem:
+        raise _refused(path, problem.strerror, role) from problem
+    except OwnerFileUnusable as problem:
+        raise _refused(path, problem.detail, role) from problem
+    values = _parse_object(body, path) if role == "server" else _parse_lines(body, path)
+    if any(_TOKEN.fullmatch(value) is None for value in values):
+        raise _refused(path, "a secret has 32 to 256 letters, digits and ._~+/=-", role)
+    if values[0] == values[1]:
+        raise _refused(path, "api_key and admin_token must differ", role)
+    return Credentials(api_key=values[0], admin_token=values[1])
 
 
 def check_state_root(state_root: Path) -> None:
@@ -105,37 +113,33 @@ def _served_before(state_root: Path) -> bool:
     return (state_root / "srv.sqlite3").exists()
 
 
-def _write(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    text = "".join(f"{name}: {secrets.token_urlsafe(TOKEN_BYTES)}\n" for name in _LINES)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _lost(state_root: Path, role: str) -> str:
+    for other in FILES:
+        if other != role and credentials_path(state_root, other).exists():
+            return f"not there: this state root is a {other} role's; choose another --state-dir"
+    return "lost: this state root served before; restore its backup"
 
 
-def _parse(body: bytes, path: Path) -> Credentials:
+def _parse_lines(body: bytes, path: Path) -> list[str]:
     lines = [line.partition(": ") for line in body.decode(errors="replace").splitlines()]
-    if [name for name, _, _ in lines] != list(_LINES):
+    if [name for name, _, _ in lines] != list(_NAMES):
         # Not as the file has them, which the log would take for the secrets themselves.
         raise _refused(path, "expected two lines, for api_key and admin_token, and nothing else")
-    values = [value for _, _, value in lines]
-    if any(_TOKEN.fullmatch(value) is None for value in values):
-        raise _refused(path, "a secret has 32 to 256 letters, digits and ._~+/=-")
-    if values[0] == values[1]:
-        raise _refused(path, "api_key and admin_token must differ")
-    return Credentials(api_key=values[0], admin_token=values[1])
+    return [value for _, _, value in lines]
 
 
-def _refused(path: Path, detail: str) -> InvalidDocument:
+def _parse_object(body: bytes, path: Path) -> list[str]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    named = isinstance(found, dict) and sorted(found) == sorted(_NAMES)
+    if not named or not all(isinstance(value, str) for value in found.values()):
+        raise _refused(path, "expected a JSON object with api_key and admin_token alone", "server")
+    return [found[name] for name in _NAMES]
+
+
+def _refused(path: Path, detail: str | None, role: str = "standalone") -> InvalidDocument:
+    detail = detail or "cannot be read"
     problem = ConfigProblem(kind=ProblemClass.IO, path=str(path), detail=detail)
-    return InvalidDocument(problem, "standalone")
+    return InvalidDocument(problem, role)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_what_a_shell_reads_is_what_is_read(tmp_path):
         (f"api_key: {KEY} x\nadmin_token: {TOKEN}\n", "32 to 256"),
         (f"api_key: {'k' * 257}\nadmin_token: {TOKEN}\n", "32 to 256"),
         ("", "two lines"),
-        ("\xff" * 5000, "two lines"),
+        ("\xff" * 5000, "over 4096 bytes"),
     ],
 )
 def test_other_contents_are_refused_without_showing_them(tmp_path, text, words):
@@ -140,3 +141,43 @@ def test_a_file_is_no_state_root(tmp_path):
 
     with pytest.raises(InvalidDocument, match="not a directory"):
         check_state_root(tmp_path / "file")
+
+
+SED = r's/.*"{name}": *"\([^"]*\)".*/\1/p'
+
+
+def test_a_server_has_them_as_an_object_that_sed_can_read(tmp_path):
+    found = ensure_credentials(tmp_path, "server")
+
+    path = tmp_path / "identity" / "server-credentials.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ensure_credentials(tmp_path, "server") == found
+    for name in ("api_key", "admin_token"):
+        command = ["sed", "-n", SED.format(name=name), str(path)]
+        read = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert read.stdout.strip() == getattr(found, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'{{"api_key": "{KEY}", "admin_token": "{KEY}"}}', "must differ"),
+        (f'{{"api_key": "{KEY}"}}', "api_key and admin_token alone"),
+        (f'{{"api_key": "{KEY}", "admin_token": 7}}', "api_key and admin_token alone"),
+        (f'{{"api_key": "{KEY}", "admin_token": "{TOKEN}", "x": ""}}', "alone"),
+        (f'{{"api_key": "{KEY}", "admin_token": "short"}}', "32 to 256"),
+        (f"api_key: {KEY}\nadmin_token: {TOKEN}\n", "JSON object"),
+        ("[" * 4000, "JSON object"),
+    ],
+)
+def test_other_objects_are_refused_without_showing_them(tmp_path, text, words):
+    path = credentials_path(tmp_path, "server")
+    path.parent.mkdir(mode=0o700)
+    path.write_text(text)
+    path.chmod(0o600)
+
+    with pytest.raises(InvalidDocument, match=words) as refused:
+        read_credentials(tmp_path, "server")
+
+    assert KEY not in str(refused.value)
+    assert str(refused.value).startswith("Invalid server configuration")

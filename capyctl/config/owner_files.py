@@ -1,0 +1,79 @@
+"""Small files that only their owner may read: written whole or not at all, never shown."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_GROUP_OR_OTHERS = 0o077
+
+
+class OwnerFileUnusable(Exception):
+    """The file cannot be trusted or read. The text says why and never holds what is in it."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+def read_owner_file(path: Path, *, bytes_max: int) -> bytes:
+    """What ``path`` holds.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        OwnerFileUnusable: a link, another user's, open to others, over ``bytes_max``, or the
+            system will not read it.
+    """
+    try:
+        # Not blocking, or a pipe in its place would hold up the whole program.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise OwnerFileUnusable(path, problem.strerror or "cannot be read") from problem
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0):
+            raise OwnerFileUnusable(path, "not a file of this user")
+        if stat.S_IMODE(facts.st_mode) & _GROUP_OR_OTHERS:
+            raise OwnerFileUnusable(path, "open to other users; set its mode to 0600")
+        with open(descriptor, "rb", closefd=False) as file:
+            body = file.read(bytes_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(body) > bytes_max:
+        raise OwnerFileUnusable(path, f"over {bytes_max} bytes, so it is not what it should be")
+    return body
+
+
+def write_owner_file(path: Path, text: str) -> None:
+    """Replace ``path`` whole and durably, mode 0600; its folder is made 0700 if missing.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files ``folder`` has.
+
+    Raises:
+        OSError: it cannot be opened or synced.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
