@@ -35,7 +35,8 @@ from capyctl.config.fields import (
 from capyctl.config.profiles import RESERVED_PREFIX, LocalEngine, RuntimeProfile
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,2})")
-_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _OVERLAY = ipaddress.ip_network("100.64.0.0/10")
 REPORT_S_MIN = 0.2
 REPORT_S_MAX = 2.0
@@ -164,7 +165,7 @@ def split_named(value: str) -> tuple[str, int]:
     """
     host, _, port = value.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= 65535
-    if is_port and not host.startswith("[") and all(map(_HOST_NAME.fullmatch, host.split("."))):
+    if is_port and not host.startswith("[") and all(map(_LABEL.fullmatch, host.split("."))):
         return host, int(port)
     try:
         address, number = split_address(value)
@@ -218,9 +219,9 @@ class HostDocument(Closed):
 
     @field_validator("name")
     @classmethod
-    def _short(cls, value: str) -> str:
-        if _HOST_NAME.fullmatch(value) is None:
-            raise bad_value("a host's name has 1 to 63 letters, digits and inner hyphens")
+    def _plain(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise bad_value("a host's name has 1 to 128 letters and digits, and . _ - inside")
         return value
 
     @field_validator("local_engine")

@@ -17,6 +17,7 @@ from capyctl.config.blocks import (
 from capyctl.config.complete import HostDefaults
 from capyctl.config.sources import SourcePolicy
 from capyctl.domain.devices import Profile
+from capyctl.domain.hosts import QueueLimits
 from capyctl.domain.units import parse_bytes
 
 
@@ -58,19 +59,6 @@ class MemoryPolicy:
     managed_limit: MemoryAmount | None = None
     free_reserve: MemoryAmount | None = None
     parked_limit: MemoryAmount | None = None
-
-
-@attrs.frozen(kw_only=True)
-class QueueLimits:
-    """Bounds on running and waiting requests."""
-
-    running_per_deployment_max: int = 32
-    pending_per_deployment_max: int = 64
-    pending_total_max: int = 256
-    buffered_bytes_max: int = 64 << 20
-    admission_window_s: float = 2.0
-    request_deadline_s: float = 600.0
-    stream_idle_s: float = 120.0
 
 
 @attrs.frozen(kw_only=True, slots=False)
