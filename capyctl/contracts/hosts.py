@@ -10,7 +10,7 @@ import attrs
 from capyctl.domain.devices import EngineSample, MemorySample
 from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord
 from capyctl.domain.ids import HostId, LaunchId
-from capyctl.domain.launches import LaunchRecord
+from capyctl.domain.launches import Endpoint, LaunchRecord
 
 
 class CapabilityMissing(Exception):
@@ -76,6 +76,19 @@ class HostDirectory(Protocol):
 
     def known_launches(self, host: HostId) -> Sequence[LaunchRecord]:
         """Every launch on this host that is stored and not known to be gone."""
+
+
+class Openings(Protocol):
+    """On a host: which launches its ingress lets requests through to."""
+
+    def open(self, launch: LaunchId, endpoint: Endpoint, *, generation: int) -> None:
+        """Let requests through that name this generation, and no others.
+
+        ``endpoint`` is the engine itself on loopback, with the launch's key.
+        """
+
+    def close(self, launch: LaunchId) -> None:
+        """Let no more requests through; those inside go on. No error if it is not open."""
 
 
 class Strays(Protocol):
