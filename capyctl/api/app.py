@@ -13,9 +13,11 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from capyctl.api.answers import refusal
 from capyctl.api.auth import AdminToken, check_host
+from capyctl.api.carrying import Carrying
 from capyctl.api.changes import Changes
 from capyctl.api.events import Events
 from capyctl.api.exchange import Exchange
+from capyctl.api.hosts import Hosts
 from capyctl.api.limits import Limits
 from capyctl.api.reads import Reads, no_phases, no_sources
 from capyctl.api.work import Work
@@ -49,15 +51,16 @@ class ManagementApp(QuartTrio):
         self._token = token
         work = Work(lambda: self.nursery)
         self.events = Events(management, work, limits=limits)
-        changes = Changes(management, work, limits=limits, clock=clock)
+        carrying = Carrying(management, work, limits=limits)
+        changes = Changes(management, carrying, limits=limits, clock=clock)
         reads = Reads(management, work, limits=limits, latency=latency, model_sources=model_sources)
-        self._add_routes(changes, reads)
+        self._add_routes(changes, reads, Hosts(management, work, carrying, limits=limits))
         self.before_request(self._let_in)
         self.register_error_handler(Refused, self._refused)
         self.register_error_handler(HTTPException, self._refused_by_quart)
         self.register_error_handler(Exception, self._failed)
 
-    def _add_routes(self, changes: Changes, reads: Reads) -> None:
+    def _add_routes(self, changes: Changes, reads: Reads, hosts: Hosts) -> None:
         one = "/deployments/<id>"
         rows: list[tuple[str, str, Callable[..., Any]]] = [
             ("GET", "/snapshot", reads.snapshot),
@@ -71,6 +74,10 @@ class ManagementApp(QuartTrio):
             ("GET", "/metrics/load", reads.load),
             ("GET", "/metrics/latency", reads.latency),
             ("GET", "/model-sources", reads.model_sources),
+            ("GET", "/hosts", hosts.every),
+            ("GET", "/hosts/<id>", hosts.one),
+            ("POST", "/hosts/<id>/actions", hosts.act),
+            ("POST", "/invitations", hosts.invite),
             ("GET", "/openapi.json", reads.openapi),
         ]
         for method, path, handler in rows:

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import attrs
+
 from capyctl.domain.events import Event, Receipt
-from capyctl.domain.ids import DeploymentId
+from capyctl.domain.ids import DeploymentId, HostId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.messages.catalogue import Create
-from capyctl.messages.deployment import Act, Replace
+from capyctl.messages.deployment import Act, ReceiptKey, Replace
+from capyctl.messages.hosts import ActOnHost
 
 
 class CursorExpired(Exception):
     """The point asked for is no longer retained, or belongs to another incarnation."""
+
+
+@attrs.frozen(kw_only=True)
+class Invite:
+    """A machine is to be let in, or a revoked one to come back."""
+
+    name: str
+    expires_in_ms: int
+    recover: bool
+    receipt: ReceiptKey
 
 
 class Subscription(Protocol):
@@ -52,6 +65,9 @@ class Management(Protocol):
     def complete(self, document: Mapping[str, object]) -> DeploymentSpec:
         """The completed document of a create or replace. Raises Refused(invalid_config …)."""
 
+    def check_known(self, deployment: DeploymentId, instance: int | None) -> None:
+        """Raises Refused(not_found) for a deployment, or an index of it, that is not there."""
+
     async def create(self, request: Create) -> str:
         """The receipt's JSON. May raise Refused."""
 
@@ -76,3 +92,18 @@ class Management(Protocol):
 
     async def load(self, deployment: DeploymentId | None) -> Mapping[str, object]:
         """The body of GET metrics/load. Raises Refused."""
+
+    async def hosts(self) -> Mapping[str, object]:
+        """The body of GET hosts: every machine, by name."""
+
+    async def host(self, id_or_name: str) -> Mapping[str, object]:
+        """The body of GET hosts/{id or name}. Raises Refused."""
+
+    async def act_on_host(self, host: HostId, request: ActOnHost) -> str:
+        """The receipt's JSON. May raise Refused."""
+
+    async def invite(self, request: Invite) -> str:
+        """The receipt's JSON with the invitation's text, which no receipt holds: it is shown once.
+
+        May raise Refused.
+        """

@@ -9,7 +9,8 @@ import attrs
 
 from actors import Ref
 from capyctl.contracts.store import Committed, Record
-from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.hosts import HostRecord, Invitation
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.gates.admission import Admission, QueueBounds
 from capyctl.gates.gate import Gate
@@ -32,6 +33,8 @@ class Directory:
     instances: dict[DeploymentId, dict[int, Instance]] = attrs.field(factory=dict)
     open_operations: dict[DeploymentId, dict[str, Operation]] = attrs.field(factory=dict)
     admissions: dict[DeploymentId, Admission] = attrs.field(factory=dict)
+    hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
+    invitations: dict[str, Invitation] = attrs.field(factory=dict)
     deployment_refs: dict[DeploymentId, Ref[Any]] = attrs.field(factory=dict)
     instance_refs: dict[InstanceId, Ref[Any]] = attrs.field(factory=dict)
 
@@ -65,6 +68,10 @@ class Directory:
                     mine[record.id] = record
                 else:
                     mine.pop(record.id, None)
+            case HostRecord():
+                self.hosts[record.id] = record
+            case Invitation():
+                self.invitations[record.id] = record
 
     def instance(self, id: InstanceId) -> Instance:
         """The committed record; a fresh one for an instance that never was anything."""

@@ -36,21 +36,23 @@ class SamplerActor(Actor[Tick]):
         placement: Ref[Any],
         host: HostId,
         kept: Callable[[InstanceId, EngineSample], None],
+        period_s: float = PERIOD_S,
     ) -> None:
         super().__init__("sampler")
         self._world = world
         self._placement = placement
         self._host = host
         self._kept = kept
+        self._period_s = period_s
         self._busy = False
         self._told: dict[str, str] = {}
         """What was last said of each thing that cannot be looked at."""
 
     async def on_start(self) -> None:
-        self.timers.set("tick", PERIOD_S, Tick())
+        self.timers.set("tick", self._period_s, Tick())
 
     async def handle(self, message: Tick) -> None:
-        self.timers.set("tick", PERIOD_S, Tick())
+        self.timers.set("tick", self._period_s, Tick())
         if not self._busy:
             self._busy = True
             self.spawn(self._look)
@@ -89,12 +91,20 @@ class SamplerActor(Actor[Tick]):
 
     async def _sample_engine(self, id: InstanceId, launch: Any) -> None:
         sample = await self._world.hosts[self._host].sample_engine(launch)
-        if sample is None:
-            return
-        self._kept(id, sample)
-        now_s = self._world.clock.monotonic_s()
-        self._world.directory.gate(id).load = EngineLoad(
-            request_count=sample.running + sample.waiting,
-            kv_used_ratio=sample.kv_usage_ratio or 0.0,
-            fresh_until_s=now_s + FRESH_S,
-        )
+        if sample is not None:
+            take_engine_sample(self._world, id, sample, self._kept)
+
+
+def take_engine_sample(
+    world: World,
+    id: InstanceId,
+    sample: EngineSample,
+    kept: Callable[[InstanceId, EngineSample], None],
+) -> None:
+    """What an engine said of itself counts for the choice among its deployment's instances."""
+    kept(id, sample)
+    world.directory.gate(id).load = EngineLoad(
+        request_count=sample.running + sample.waiting,
+        kv_used_ratio=sample.kv_usage_ratio or 0.0,
+        fresh_until_s=sample.at_s + FRESH_S,
+    )

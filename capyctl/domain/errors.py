@@ -55,6 +55,7 @@ MANAGEMENT_ERRORS = _kinds(
     ("capacity_blocked", 503, True),
     ("switch_failed", 503, True),
     ("host_ineligible", 503, True),
+    ("host_not_revoked", 409, False),
     ("reconciliation_required", 503, True),
     ("unsupported_capability", 503, False),
     ("group_shape_unsupported", 501, False),

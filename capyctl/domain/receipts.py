@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from capyctl.domain.canonical import canonical_json
+from capyctl.domain.hosts import HostRecord, Invitation
 from capyctl.domain.ids import DeploymentId, InstanceId, OperationId, SwitchId
 
 
@@ -48,3 +49,29 @@ def action_receipt(
         body["victims"] = [str(victim) for victim in victims]
         body["switch_id"] = switch
     return canonical_json(body)
+
+
+def host_receipt(record: HostRecord, *, action: str, joined: bool) -> str:
+    """The answer to a change of a host; ``joined``: it was so before."""
+    return canonical_json(
+        {
+            "action": action,
+            "api_version": "1",
+            "host_id": record.id,
+            "host_name": record.name,
+            "joined": joined,
+        }
+    )
+
+
+def invitation_receipt(invitation: Invitation) -> str:
+    """The answer to an invitation, without its text: that is shown once and not stored."""
+    return canonical_json(
+        {
+            "api_version": "1",
+            "expires_at_ms": str(invitation.expires_at_ms),
+            "host_id": invitation.recover,
+            "host_name": invitation.host_name,
+            "invitation_id": invitation.id,
+        }
+    )

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from capyctl.domain.checkpoints import CheckpointFacts, SourceRecord
-from capyctl.domain.ids import InstanceId, SwitchId
+from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.messages.instance import Cause
 
@@ -134,6 +134,16 @@ class FitAnswered:
 
 
 @attrs.frozen(kw_only=True)
+class HostsChanged:
+    """Something about these hosts is different: whether they can be used, or what they publish.
+
+    From: the hosts actor.
+    """
+
+    hosts: tuple[HostId, ...]
+
+
+@attrs.frozen(kw_only=True)
 class LookAgain:
     """Time passed: retry, idle, or a step of a longer operation. From: our own timer."""
 
@@ -158,6 +168,7 @@ DeploymentMessage: TypeAlias = (
     | CheckpointMeasured
     | CheckpointUnmeasured
     | FitAnswered
+    | HostsChanged
     | LookAgain
     | Unanswered
 )

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
+from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord, Invitation
 from capyctl.domain.ids import HostId
 from capyctl.messages.deployment import ReceiptKey
@@ -57,6 +58,10 @@ class EnrolHost:
 
     invitation: str
     host: HostRecord
+    key_digest: str | None = None
+    """Of the public key it was redeemed with: that machine may ask again."""
+    issued: tuple[IssuedCertificate, ...] = ()
+    """Stored in the same change."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +71,8 @@ class RenewHost:
     host: HostId
     certificates: tuple[str, ...]
     """All that are good."""
+    issued: tuple[IssuedCertificate, ...] = ()
+    """Stored in the same change."""
 
 
 @attrs.frozen(kw_only=True)

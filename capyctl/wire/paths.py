@@ -1,4 +1,4 @@
-"""What a path may name: a deployment by id, an instance by index, or either by id or name.
+"""What a path may name: a deployment or host by id or name, an instance by index.
 
 Segments come as they were sent, percent-escapes and all.
 """
@@ -42,8 +42,8 @@ def read_index(segment: str) -> int:
     return int(segment)
 
 
-def read_id_or_name(segment: str) -> str:
-    """A deployment's id or name, percent-decoded. Raises Refused(``invalid_request``)."""
+def read_id_or_name(segment: str, *, what: str = "deployment") -> str:
+    """The id or name of ``what``, percent-decoded. Raises Refused(``invalid_request``)."""
     try:
         name = percent_decoded(segment)
     except ValueError as problem:
@@ -51,7 +51,7 @@ def read_id_or_name(segment: str) -> str:
     if not name.strip() or len(name.encode()) > NAME_BYTES_MAX or _CONTROL.search(name):
         raise Refused(
             "invalid_request",
-            f"A deployment's name has 1 to {NAME_BYTES_MAX} bytes, without control characters",
+            f"A {what}'s name has 1 to {NAME_BYTES_MAX} bytes, without control characters",
         )
     return name
 

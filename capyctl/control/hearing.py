@@ -1,0 +1,108 @@
+"""What the link tells of hosts, taken in at once; and what it may look up of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from actors import Ref
+from capyctl.contracts.hosts import HostSample
+from capyctl.control.sampler import take_engine_sample
+from capyctl.control.sessions import SessionState
+from capyctl.control.surroundings import World
+from capyctl.domain.devices import EngineSample
+from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord
+from capyctl.domain.ids import HostId, InstanceId
+from capyctl.domain.launches import LaunchRecord
+from capyctl.messages.hosts import HostGone, HostOnline, HostSilent
+from capyctl.messages.placement import Sampled
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Hearing:
+    """Implements `contracts.hosts.HostEvents`.
+
+    The sessions are as the link sees them before this returns; the hosts actor is told, and may
+    look at them later, or once more after a failure.
+    """
+
+    world: World
+    hosts: Ref[Any]
+    placement: Ref[Any]
+    kept: Callable[[InstanceId, EngineSample], None] = lambda *_: None
+    """Given each engine's sample, for whoever shows them."""
+
+    def online(
+        self,
+        host: HostId,
+        publication: HostPublication,
+        *,
+        fresh: bool,
+        compatibility: Compatibility,
+    ) -> None:
+        session = self.world.sessions.expect(host, self._now_s())
+        session.came = True
+        session.compatibility = compatibility
+        session.fresh_due = session.fresh_due or fresh
+        self._move(host, SessionState.ONLINE)
+        self.world.tell(
+            self.hosts,
+            HostOnline(
+                host=host, publication=publication, fresh=fresh, compatibility=compatibility
+            ),
+        )
+
+    def suspended(self, host: HostId) -> None:
+        self._move(host, SessionState.SUSPENDED)
+        self.world.tell(self.hosts, HostSilent(host=host))
+
+    def lost(self, host: HostId) -> None:
+        self._move(host, SessionState.LOST)
+        self.world.tell(self.hosts, HostGone(host=host))
+
+    def sampled(self, host: HostId, sample: HostSample) -> None:
+        session = self.world.sessions.expect(host, self._now_s())
+        session.sample, session.sampled_at_s = sample, self._now_s()
+        if sample.memory is not None:
+            self.world.tell(self.placement, Sampled(host=host, sample=sample.memory))
+        if not sample.engines:
+            return
+        for mine in self.world.directory.instances.values():
+            for one in mine.values():
+                found = None if one.launch is None else sample.engines.get(one.launch.launch)
+                if found is not None:
+                    take_engine_sample(self.world, one.id, found, self.kept)
+
+    def _move(self, host: HostId, state: SessionState) -> None:
+        self.world.sessions.move(host, state, self._now_s())
+
+    def _now_s(self) -> float:
+        return self.world.clock.monotonic_s()
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class OnRecord:
+    """Implements `contracts.hosts.HostDirectory` over what is committed."""
+
+    world: World
+
+    def record(self, host: HostId) -> HostRecord | None:
+        return self.world.directory.hosts.get(host)
+
+    def by_certificate(self, fingerprint: str) -> HostRecord | None:
+        records = self.world.directory.hosts.values()
+        return next((r for r in records if fingerprint in r.certificates), None)
+
+    def known_launches(self, host: HostId) -> Sequence[LaunchRecord]:
+        return [
+            one.launch
+            for mine in self.world.directory.instances.values()
+            for one in mine.values()
+            if one.launch is not None and _is_there(one.held, host)
+        ]
+
+
+def _is_there(held: Any, host: HostId) -> bool:
+    return held is not None and held.candidate.host == host
