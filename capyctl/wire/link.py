@@ -114,6 +114,8 @@ class Heartbeat(Frame):
     """Every second or so. A newer one takes the place of one that waits to be sent."""
 
     kind: Literal["heartbeat"] = "heartbeat"
+    seen: Figure = 0
+    """Number of the last `Watch` that had come before the host looked at its engines."""
     memory: MemoryFigures | None = None
     engines: dict[str, EngineFigures] = Field(default_factory=dict, max_length=1024)
     """Per launch, of those that the server watches."""
@@ -186,6 +188,8 @@ class Watch(Frame):
     """The server's heartbeat: which engines it wants samples of."""
 
     kind: Literal["watch"] = "watch"
+    number: Figure
+    """One more each time, so that the server knows which samples are newer than its wish."""
     launches: list[Name] = Field(max_length=1024)
 
 
