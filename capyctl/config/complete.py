@@ -22,7 +22,7 @@ from capyctl.config.sources import SourcePolicy, materialise
 from capyctl.domain.canonical import canonical_json
 from capyctl.domain.devices import Profile
 from capyctl.domain.errors import Refused
-from capyctl.domain.specs import DeploymentSpec, Residency
+from capyctl.domain.specs import DeploymentSpec, ModelTask, Residency
 from capyctl.ledger.sizing_request import NEVER_PARK
 
 TENSORFOLD_DEADLINE_S = 1800.0
@@ -107,6 +107,7 @@ def complete_deployment(
         family=profile.family,
         instances=parsed.instances,
         model_path=files.path,
+        task=ModelTask(parsed.engine_config.task),
         source=files.source,
         expected_digest=parsed.model.expected_digest,
         residency=Residency(parsed.residency) if parsed.residency else None,

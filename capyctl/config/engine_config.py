@@ -56,6 +56,8 @@ class LlamacppSettings(Closed):
     n_gpu_layers: int | str = "all"
     gguf_file: str | None = None
     mmproj_file: str | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """How an embedding is made where the file does not say; `task: embed` alone has it."""
 
     @field_validator("n_gpu_layers", mode="before")
     @classmethod
@@ -77,6 +79,8 @@ class LlamacppSettings(Closed):
 
 
 class EngineConfig(Closed):
+    task: Literal["generate", "embed", "rerank", "transcribe"] = "generate"
+    """What the model is for."""
     dtype: Name | None = None
     quantization: Name | None = None
     kv_cache_dtype: Name | None = None
@@ -132,8 +136,15 @@ def refused_field(family: str, settings: EngineConfig) -> tuple[str, str] | None
         if name in stated:
             why = "TensorFold's memory is stated in resources" if "memory" in name else ""
             return name, why or f"{family} has no such option"
+    if family == "tensorfold" and settings.task != "generate":
+        return "task", "TensorFold serves models that generate text"
     if family != "llamacpp":
         return None
+    llamacpp = settings.llamacpp or LlamacppSettings()
+    if llamacpp.pooling is not None and settings.task != "embed":
+        return "llamacpp.pooling", "only task: embed makes embeddings"
+    if settings.task == "transcribe" and llamacpp.mmproj_file is None:
+        return "task", "llama.cpp hears with a projector: state llamacpp.mmproj_file"
     for name in ("language_model_only", "trust_remote_code"):
         if getattr(settings, name):
             return name, "llamacpp has no such option"

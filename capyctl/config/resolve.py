@@ -43,7 +43,7 @@ _UNCOUNTABLE_OPTIONS = frozenset(
         "--spec-draft-model",
     }
 )
-_LATE_FIELDS = frozenset({"context_length", "max_concurrent_requests"})
+_LATE_FIELDS = frozenset({"context_length", "max_concurrent_requests", "task"})
 """Fields that `EngineSettings` has attributes for."""
 
 
@@ -275,6 +275,7 @@ def _engine(
         executable=profile.executable,
         model_path=_model_path(spec, settings, facts),
         served_name=spec.routes[0],
+        task=spec.task,
         context_length=found.context_length,
         concurrency=found.concurrency,
         kv_cache_bytes=found.kv_cache_bytes,

@@ -9,6 +9,7 @@ import attrs
 
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import Endpoint, LaunchOrder
+from capyctl.domain.specs import ModelTask
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +37,7 @@ class Control:
     model_path: str
     level: int | None = None
     """vLLM sleep level of the residency: 1 for host_backed, 2 for deep."""
+    task: ModelTask = ModelTask.GENERATE
 
 
 class NotReady(Exception):
@@ -74,9 +76,8 @@ class Family(Protocol):
     def takes_key(self) -> bool:
         """Whether requests carry the launch's inference key."""
 
-    @property
-    def routes(self) -> frozenset[str]:
-        """Inference paths this engine serves, for example ``/v1/chat/completions``."""
+    def routes(self, task: ModelTask) -> frozenset[str]:
+        """Inference paths of an engine with a model for ``task``; empty: it has no such models."""
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """Command line and closed environment. Pure.

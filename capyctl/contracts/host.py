@@ -12,7 +12,7 @@ from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
 from capyctl.domain.identity import ExitStatus
 from capyctl.domain.launches import Endpoint, LaunchOrder, LaunchRecord
-from capyctl.domain.specs import Charges
+from capyctl.domain.specs import Charges, ModelTask
 
 
 class LaunchRefused(Exception):
@@ -119,8 +119,8 @@ class Host(Protocol):
     def endpoint(self, record: LaunchRecord) -> Endpoint:
         """Where requests go. Holds the launch's inference key."""
 
-    def routes(self, family: str) -> frozenset[str]:
-        """Inference paths that engines of this family serve."""
+    def routes(self, family: str, task: ModelTask) -> frozenset[str]:
+        """Inference paths that engines of this family serve for models of this task."""
 
     async def sample(self) -> MemorySample: ...
 

@@ -40,7 +40,7 @@ from capyctl.domain.launches import (
     LaunchRecord,
     ModelFiles,
 )
-from capyctl.domain.specs import Charges, Residency
+from capyctl.domain.specs import Charges, ModelTask, Residency
 
 IDLE_POLL_S = 0.25
 PROOF_S = 5.0
@@ -189,6 +189,7 @@ class LocalHost:
             device_uuids=order.device_uuids,
             ready={} if order.charges is None else order.charges.ready,
             files=order.files,
+            task=order.engine.task,
         )
 
     async def run(self, record: LaunchRecord) -> None:
@@ -321,8 +322,8 @@ class LocalHost:
             served_name=record.served_name,
         )
 
-    def routes(self, family: str) -> frozenset[str]:
-        return self.families[family].routes
+    def routes(self, family: str, task: ModelTask) -> frozenset[str]:
+        return self.families[family].routes(task)
 
     async def sample(self) -> MemorySample:
         return await self.machine.sample()
@@ -349,4 +350,5 @@ class LocalHost:
             admin_key=launch_keys(self.secret, record.launch).admin,
             model_path=record.model_path,
             level=levels.get(record.residency),
+            task=record.task,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from capyctl.contracts.store import Committed
 from capyctl.control.directory import Directory
 from capyctl.dataplane.routes import Route, RouteTable
+from capyctl.domain.specs import ModelTask
 from capyctl.machines.deployment import Deployment
 
 _SALTED = frozenset({"vllm", "sglang"})
@@ -19,7 +20,7 @@ class Routing:
         self,
         directory: Directory,
         *,
-        engine_paths: Callable[[str], frozenset[str]],
+        engine_paths: Callable[[str, ModelTask], frozenset[str]],
         stream_idle_s: float,
     ) -> None:
         self._directory = directory
@@ -53,7 +54,7 @@ class Routing:
             name=name,
             deployment=deployment.id,
             admission=self._directory.admission(deployment.id),
-            engine_paths=self._engine_paths(spec.family),
+            engine_paths=self._engine_paths(spec.family, spec.task),
             family=spec.family,
             takes_cache_salt=spec.family in _SALTED,
             request_deadline_s=spec.request_deadline_s,

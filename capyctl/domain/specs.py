@@ -22,6 +22,16 @@ class Residency(enum.Enum):
     """Nothing: the engine is stopped instead of parked."""
 
 
+class ModelTask(enum.Enum):
+    """What a model is for, which decides the routes of its engine and how it proves an answer."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    RERANK = "rerank"
+    TRANSCRIBE = "transcribe"
+    """Text from audio, beside whatever else the model generates."""
+
+
 class Phase(enum.Enum):
     """Which charge an instance has on its memory domains."""
 
@@ -114,6 +124,7 @@ class EngineSettings:
     model_path: str
     """Absolute. A directory, or a ``.gguf`` file for llama.cpp."""
     served_name: str
+    task: ModelTask = ModelTask.GENERATE
     context_length: int | None = None
     concurrency: int | None = None
     """Requests the engine runs at once (slots, sequences)."""
@@ -150,6 +161,7 @@ class DeploymentSpec:
     instances: int
     model_path: str
     """Absolute path on the machine that runs it."""
+    task: ModelTask = ModelTask.GENERATE
     expected_digest: str | None
     """``sha256:…`` when the document states one."""
     source: RemoteSource | None = None

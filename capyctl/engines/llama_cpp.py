@@ -18,10 +18,11 @@ from capyctl.contracts.engines import (
 )
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
-from capyctl.engines.arguments import check_rendered_once
+from capyctl.domain.specs import ModelTask
+from capyctl.engines.arguments import check_rendered_once, names_option
 from capyctl.engines.environment import shared_env
+from capyctl.engines.gauges import SAMPLE_WITHIN_S, GaugeNames, read_gauges
 from capyctl.engines.http import Unreachable
-from capyctl.engines.prometheus import read_metrics, total
 from capyctl.engines.readiness import (
     Caller,
     wait_answering,
@@ -31,7 +32,6 @@ from capyctl.engines.readiness import (
 )
 from capyctl.engines.surroundings import Surroundings
 
-SAMPLE_WITHIN_S = 2.0
 SLOTS_EVERY_S = 5.0
 """Each look at the slots holds up a cancelled request by up to a second."""
 SLOTS_KNOWN_MAX = 256
@@ -40,22 +40,26 @@ SLOTS_DEFAULT = 4
 CONTEXT_DEFAULT = 4096
 CONTEXT_STEP = 256
 
-RUNNING = "llamacpp:requests_processing"
-WAITING = "llamacpp:requests_deferred"
+GAUGES = GaugeNames(running="llamacpp:requests_processing", waiting="llamacpp:requests_deferred")
 
 CACHE_TYPES = frozenset(["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"])
 
-LLAMA_CPP_ROUTES = frozenset(
+_GENERATING = frozenset(
     {
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
-        "/v1/audio/transcriptions",
         "/tokenize",
     }
 )
+LLAMA_CPP_ROUTES: Mapping[ModelTask, frozenset[str]] = {
+    ModelTask.GENERATE: _GENERATING,
+    ModelTask.EMBED: frozenset({"/v1/embeddings", "/tokenize"}),
+    ModelTask.RERANK: frozenset({"/v1/rerank", "/tokenize"}),
+    ModelTask.TRANSCRIBE: _GENERATING | {"/v1/audio/transcriptions"},
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -80,9 +84,8 @@ class LlamaCpp:
     def takes_key(self) -> bool:
         return False
 
-    @property
-    def routes(self) -> frozenset[str]:
-        return LLAMA_CPP_ROUTES
+    def routes(self, task: ModelTask) -> frozenset[str]:
+        return LLAMA_CPP_ROUTES[task]
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`. The engine takes no key."""
@@ -102,6 +105,7 @@ class LlamaCpp:
         ours += ["--cache-type-k", cache_type, "--cache-type-v", cache_type]
         ours += ["--fit", "off", "--cache-ram", "0", "--no-context-shift", "--metrics", "--slots"]
         ours += ["--offline", "--no-webui", "--cors-origins", "localhost", "--no-cors-credentials"]
+        ours += _task_options(order)
         if "llamacpp.mmproj_file" in engine.typed:
             ours += ["--mmproj", _beside(order, "llamacpp.mmproj_file")]
         argv = (*ours, *engine.profile_args, *engine.extra_args)
@@ -130,22 +134,14 @@ class LlamaCpp:
     async def sample(self, control: Control) -> EngineSample | None:
         """See `contracts.engines.Family.sample`. The cache's use is up to 5 s old."""
         caller = Caller(control=control)
-        try:
-            reply = await caller.get("/metrics", within_s=SAMPLE_WITHIN_S)
-            if reply.status != 200:
-                return None
-            found = read_metrics(reply.body.decode(errors="replace"), {RUNNING, WAITING})
-        except (Unreachable, ValueError):
+        seen = await read_gauges(caller, GAUGES)
+        if seen is None:
             return None
-        running, waiting = total(found, RUNNING), total(found, WAITING)
-        if running is None or waiting is None or running < 0 or waiting < 0:
-            return None
-        usage = await self._cache_usage(caller)
         return EngineSample(
             at_s=self.surroundings.monotonic_s(),
-            running=round(running),
-            waiting=round(waiting),
-            kv_usage_ratio=usage,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage_ratio=await self._cache_usage(caller),
         )
 
     async def _cache_usage(self, caller: Caller) -> float | None:
@@ -198,6 +194,21 @@ def slot_context(order: LaunchOrder) -> int:
     """Tokens of one slot: the context rounded up to the step that llama.cpp allocates in."""
     wanted = order.engine.context_length or CONTEXT_DEFAULT
     return -(-wanted // CONTEXT_STEP) * CONTEXT_STEP
+
+
+def _task_options(order: LaunchOrder) -> list[str]:
+    """An input of an embedding or reranking model must fit into one batch as a whole."""
+    task = order.engine.task
+    if task not in (ModelTask.EMBED, ModelTask.RERANK):
+        return []
+    options = ["--embedding"] if task is ModelTask.EMBED else ["--rerank"]
+    if "llamacpp.pooling" in order.engine.typed:
+        options += ["--pooling", str(order.engine.typed["llamacpp.pooling"])]
+    theirs = (*order.engine.profile_args, *order.engine.extra_args)
+    for name in ("batch-size", "ubatch-size"):
+        if not names_option("llamacpp", theirs, name):
+            options += [f"--{name}", str(slot_context(order))]
+    return options
 
 
 def slots_usage(slots: Any) -> float | None:

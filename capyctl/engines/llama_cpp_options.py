@@ -23,7 +23,7 @@ _TOOLS = "tools tools-runtime agent mcp-servers-config mcp-servers-json"
 
 _MEMORY = """
 fit-target fit-ctx fit-print kv-unified-per-slot slot-save-path cache-idle-slots device split-mode
-tensor-split main-gpu mmproj-device embedding rerank pooling
+tensor-split main-gpu mmproj-device
 """
 
 _LOGGING = """
@@ -37,7 +37,9 @@ model-draft lora lora-scaled control-vector control-vector-scaled chat-template-
 json-schema-file lookup-cache-static lookup-cache-dynamic media-path video-ffmpeg-dir
 """
 
-_ALWAYS = "ctx-size parallel gpu-layers cache-type-k cache-type-v"
+_ALWAYS = """
+ctx-size parallel gpu-layers cache-type-k cache-type-v embedding rerank pooling
+"""
 
 _ALIASES = {
     "n-gpu-layers": "gpu-layers",
@@ -87,6 +89,9 @@ LLAMA_CPP_OPTIONS = OptionTable(
         "cache-type-k": "kv_cache_dtype",
         "cache-type-v": "kv_cache_dtype",
         "mmproj": "llamacpp.mmproj_file",
+        "embedding": "task",
+        "rerank": "task",
+        "pooling": "llamacpp.pooling",
     },
     reserved=frozenset(
         " ".join((_RENDERED, _NETWORK, _MODELS, _TOOLS, _MEMORY, _LOGGING, _PRINT_AND_EXIT)).split()

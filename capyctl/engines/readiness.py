@@ -1,11 +1,11 @@
-"""Proof that an engine answers: health, its model list, a real completion, and the canary.
+"""Proof that an engine answers: health, its model list, a real answer, and the canary.
 
 Every family goes through the same steps; polling has no end of its own, callers cancel it.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -16,6 +16,18 @@ import trio
 from capyctl.contracts.engines import Control, NotReady
 from capyctl.engines import http
 from capyctl.engines.http import Reply, Unreachable
+from capyctl.engines.questions import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    EMBEDDINGS_PATH,
+    PATH_OF_TASK,
+    RERANK_PATH,
+    TRANSCRIPTIONS_PATH,
+    Question,
+    answer_of,
+    ask,
+    write_canary,
+)
 
 POLL_MIN_S = 0.1
 POLL_MAX_S = 1.0
@@ -23,9 +35,12 @@ READ_WITHIN_S = 5.0
 EMPTY_ANSWERS_MAX = 3
 DETAIL_MAX_CHARS = 300
 
-CHAT_PATH = "/v1/chat/completions"
-COMPLETIONS_PATH = "/v1/completions"
 PROBE_TOKENS = 16
+_EMPTY = {
+    EMBEDDINGS_PATH: "no embedding of finite numbers other than zero",
+    RERANK_PATH: "no scores for the documents",
+    TRANSCRIPTIONS_PATH: "no transcription",
+}
 CANARY_PROMPT = "Count upwards from one, in words:"
 CANARY_TOKENS = 8
 
@@ -63,6 +78,19 @@ class Caller:
             )
         return await http.request_json(
             "POST", endpoint.host, endpoint.port, path, value, headers=headers, within_s=within_s
+        )
+
+    async def put(self, question: Question, *, within_s: float) -> Reply:
+        """POST a question to the model."""
+        endpoint = self.control.endpoint
+        return await http.request(
+            "POST",
+            endpoint.host,
+            endpoint.port,
+            question.path,
+            headers={"content-type": question.content_type, **self._headers(admin=False)},
+            body=question.body,
+            within_s=within_s,
         )
 
     def _headers(self, *, admin: bool) -> dict[str, str]:
@@ -122,116 +150,75 @@ async def wait_listed(caller: Caller) -> Mapping[str, Any]:
 
 
 async def wait_completion(caller: Caller) -> str:
-    """Until a completion brings text; the path that did. No read bound of its own.
+    """Until the model answers what it is for; the path that did. No read bound of its own.
 
     A model without a chat template is asked for a plain completion instead.
 
     Raises:
-        NotReady: the engine refuses the request, or answers without text again and again.
+        NotReady: the engine refuses the request, or answers with nothing again and again.
     """
-    path = CHAT_PATH
+    path = PATH_OF_TASK[caller.control.task]
     for _ in range(EMPTY_ANSWERS_MAX + 1):
-        reply = await _probe(caller, path)
+        question = ask(path, caller.control.endpoint.served_name, "Say hello.", PROBE_TOKENS)
+        reply = await wait_answered(functools.partial(caller.put, question, within_s=math.inf))
         if path == CHAT_PATH and _lacks_template(reply):
             path = COMPLETIONS_PATH
             continue
         if reply.status != 200:
-            raise NotReady("launch_failed", f"the probe of {path} answered {told(reply)}")
-        if answer_of(reply).text:
+            why = f"the probe of {path} answered {told(reply)}"
+            raise NotReady("launch_failed", why + _other_task(path, reply))
+        if answer_of(path, reply).answers:
             return path
-    raise NotReady("launch_failed", f"{EMPTY_ANSWERS_MAX} probes of {path} brought no text at all")
+    raise NotReady(
+        "launch_failed",
+        f"{EMPTY_ANSWERS_MAX} probes of {path} brought {_EMPTY.get(path, 'no text at all')}",
+    )
 
 
 async def ask_canary(caller: Caller, path: str, *, within_s: float = math.inf) -> str:
-    """What the fixed prompt answers, as text to keep and to hand to :func:`same_canary`.
+    """What the fixed prompt answers, as text to keep and to hand to `same_canary`.
 
     Raises:
         NotReady: the engine does not answer it.
         Unreachable: no answer came.
     """
-    question = _question(caller, path, CANARY_PROMPT, CANARY_TOKENS)
-    question["return_token_ids"] = True
-    reply = await caller.post(path, question, within_s=within_s)
+    question = ask(path, caller.control.endpoint.served_name, CANARY_PROMPT, CANARY_TOKENS)
+    if path in (CHAT_PATH, COMPLETIONS_PATH):
+        question = attrs.evolve(question, fields={**question.fields, "return_token_ids": True})
+    reply = await caller.put(question, within_s=within_s)
     if reply.status != 200:
         raise NotReady("launch_failed", f"the canary at {path} answered {told(reply)}")
-    answer = answer_of(reply)
-    kept = {"ids": answer.ids, "path": path, "text": answer.text}
-    return json.dumps(kept, separators=(",", ":"), sort_keys=True)
+    return write_canary(path, answer_of(path, reply))
 
 
-def canary_path(canary: str | None) -> str:
-    """The path that a kept canary was asked at."""
-    kept = _read_canary(canary)
-    return COMPLETIONS_PATH if kept.get("path") == COMPLETIONS_PATH else CHAT_PATH
+async def first_canary(caller: Caller) -> str | None:
+    """The first proof of an answer, and the canary of an engine that can park.
 
-
-def same_canary(before: str, after: str) -> bool:
-    """Whether two answers are the same: token ids where both have them, else the text."""
-    one, other = _read_canary(before), _read_canary(after)
-    if one.get("ids") and other.get("ids"):
-        return bool(one["ids"] == other["ids"])
-    return bool(one.get("text", before) == other.get("text", after))
-
-
-@attrs.frozen(kw_only=True)
-class Answer:
-    text: str
-    """Content, or reasoning where there is no content."""
-    ids: tuple[int, ...] = ()
-    """Generated token ids, where the engine tells them."""
-
-
-def answer_of(reply: Reply) -> Answer:
-    """The first choice of a completion; empty where the body is not one."""
-    choices = (reply.json_object() or {}).get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict):
-        return Answer(text="")
-    message = choice.get("message")
-    spoken = message if isinstance(message, dict) else {"content": choice.get("text")}
-    for field in ("content", "reasoning_content", "reasoning"):
-        text = spoken.get(field)
-        if isinstance(text, str) and text:
-            return Answer(text=text, ids=_ids(choice))
-    return Answer(text="", ids=_ids(choice))
-
-
-def _ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
-    """vLLM's `token_ids`, SGLang's `response_token_ids`."""
-    found = choice.get("token_ids") or choice.get("response_token_ids")
-    if isinstance(found, list) and all(type(one) is int for one in found):
-        return tuple(found)
-    return ()
-
-
-def _read_canary(text: str | None) -> dict[str, Any]:
+    Raises:
+        NotReady: it does not answer.
+    """
+    path = await wait_completion(caller)
+    if caller.control.level is None:
+        return None
     try:
-        found = json.loads(text) if text is not None else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-async def _probe(caller: Caller, path: str) -> Reply:
-    """One answer of any status that is not for want of time."""
-    question = _question(caller, path, "Say hello.", PROBE_TOKENS)
-    return await wait_answered(lambda: caller.post(path, question, within_s=math.inf))
-
-
-def _question(caller: Caller, path: str, prompt: str, tokens: int) -> dict[str, Any]:
-    common = {
-        "model": caller.control.endpoint.served_name,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "stream": False,
-    }
-    if path == COMPLETIONS_PATH:
-        return {**common, "prompt": prompt}
-    return {**common, "messages": [{"role": "user", "content": prompt}]}
+        return await ask_canary(caller, path)
+    except Unreachable as problem:
+        raise NotReady("launch_failed", f"the canary was not answered: {problem}") from problem
 
 
 def _lacks_template(reply: Reply) -> bool:
     return reply.status == 400 and b"chat template" in reply.body.lower()
+
+
+def _other_task(path: str, reply: Reply) -> str:
+    """A hint where the engine has no such route, or says what else its model is for."""
+    words = reply.body[: 4 * DETAIL_MAX_CHARS].lower()
+    named = any(word in words for word in (b"embedding", b"pooling", b"rerank", b"transcri"))
+    if path not in (CHAT_PATH, COMPLETIONS_PATH) or not (named or reply.status in (404, 405, 501)):
+        return ""
+    return (
+        "; engine_config.task says what else than text a model is for (embed, rerank, transcribe)"
+    )
 
 
 def told(reply: Reply) -> str:

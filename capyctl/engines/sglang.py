@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from capyctl.contracts.engines import (
     Control,
     EngineBroken,
     LaunchKeys,
-    NotReady,
     ParkRefused,
     Rendered,
 )
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
-from capyctl.domain.specs import Residency
+from capyctl.domain.specs import ModelTask, Residency
 from capyctl.engines import sglang_park
 from capyctl.engines.entry_command import entry_command
 from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, shared_env
+from capyctl.engines.gauges import SAMPLE_WITHIN_S, GaugeNames, read_gauges
 from capyctl.engines.http import Unreachable
-from capyctl.engines.prometheus import highest, read_metrics, total
-from capyctl.engines.readiness import (
-    Caller,
-    ask_canary,
-    wait_completion,
-    wait_health,
-    wait_listed,
-)
+from capyctl.engines.readiness import Caller, first_canary, wait_health, wait_listed
 from capyctl.engines.surroundings import Surroundings
 
-SAMPLE_WITHIN_S = 2.0
 ENTRY = "sglang_entry.py"
 SHARE_STEPS = 10_000
 SHARE_MAX_STEPS = 9_999
 
-RUNNING = "sglang:num_running_reqs"
-WAITING = "sglang:num_queue_reqs"
-KV_USAGE = "sglang:token_usage"
+GAUGES = GaugeNames(
+    running="sglang:num_running_reqs",
+    waiting="sglang:num_queue_reqs",
+    kv_usage="sglang:token_usage",
+)
 
-SGLANG_ROUTES = frozenset(
+_GENERATING = frozenset(
     {
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
-        "/v1/audio/transcriptions",
+        "/v1/score",
         "/tokenize",
     }
 )
+SGLANG_ROUTES: Mapping[ModelTask, frozenset[str]] = {
+    ModelTask.GENERATE: _GENERATING,
+    ModelTask.EMBED: frozenset({"/v1/embeddings", "/tokenize"}),
+    ModelTask.RERANK: frozenset({"/v1/rerank", "/tokenize"}),
+    ModelTask.TRANSCRIBE: _GENERATING | {"/v1/audio/transcriptions"},
+}
+"""It scores by the probabilities of tokens, so with models that generate."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,9 +79,8 @@ class Sglang:
     def takes_key(self) -> bool:
         return True
 
-    @property
-    def routes(self) -> frozenset[str]:
-        return SGLANG_ROUTES
+    def routes(self, task: ModelTask) -> frozenset[str]:
+        return SGLANG_ROUTES[task]
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`. Keys go to the entry, which sets them."""
@@ -90,6 +92,8 @@ class Sglang:
         ours += ["--tokenizer-worker-num", str(engine.typed.get("sglang.tokenizer_workers", 1))]
         ours += self._sizes(order)
         ours += _typed_options(order)
+        if engine.task in (ModelTask.EMBED, ModelTask.RERANK):
+            ours.append("--is-embedding")
         ours += _parking(order)
         ours += _parsers(order)
         argv = entry_command(order, self.surroundings, ENTRY, ours=ours, verb=("serve",))
@@ -100,13 +104,7 @@ class Sglang:
         caller = Caller(control=control)
         await wait_health(caller)
         await wait_listed(caller)
-        path = await wait_completion(caller)
-        if control.level is None:
-            return None
-        try:
-            return await ask_canary(caller, path)
-        except Unreachable as problem:
-            raise NotReady("launch_failed", f"the canary was not answered: {problem}") from problem
+        return await first_canary(caller)
 
     async def park(self, control: Control) -> None:
         """See `contracts.engines.Family.park`."""
@@ -127,22 +125,14 @@ class Sglang:
     async def sample(self, control: Control) -> EngineSample | None:
         """See `contracts.engines.Family.sample`. Gauges are summed over data-parallel ranks."""
         caller = Caller(control=control)
-        try:
-            reply = await caller.get("/metrics", within_s=SAMPLE_WITHIN_S)
-            if reply.status != 200:
-                return None
-            text = reply.body.decode(errors="replace")
-            found = read_metrics(text, {RUNNING, WAITING, KV_USAGE})
-        except (Unreachable, ValueError):
-            return None
-        running, waiting = total(found, RUNNING), total(found, WAITING)
-        if running is None or waiting is None or running < 0 or waiting < 0:
+        seen = await read_gauges(caller, GAUGES)
+        if seen is None:
             return None
         return EngineSample(
             at_s=self.surroundings.monotonic_s(),
-            running=round(running),
-            waiting=round(waiting),
-            kv_usage_ratio=highest(found, KV_USAGE),
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage_ratio=seen.kv_usage_ratio,
             running_limit_count=await self._running_limit(caller),
         )
 

@@ -55,7 +55,6 @@ modelopt-quant modelopt-checkpoint-restore-path modelopt-checkpoint-save-path mo
 remote-instance-weight-loader-seed-instance-ip
 remote-instance-weight-loader-seed-instance-service-port
 remote-instance-weight-loader-send-weights-group-ports remote-instance-weight-loader-backend
-is-embedding
 """
 
 _APPROVAL = """
@@ -79,6 +78,7 @@ SGLANG_OPTIONS = OptionTable(
         "disable-cuda-graph": "cuda_graphs",
         "language-model-only": "language_model_only",
         "trust-remote-code": "trust_remote_code",
+        "is-embedding": "task",
         "max-total-tokens": "sglang.max_total_tokens",
         "chunked-prefill-size": "sglang.chunked_prefill_size",
         "tokenizer-worker-num": "sglang.tokenizer_workers",
@@ -94,5 +94,5 @@ SGLANG_OPTIONS = OptionTable(
     approval_paths=frozenset(_APPROVAL_PATHS.split()),
     abbreviates=True,
     inline_values=True,
-    always_rendered=frozenset({"tokenizer-worker-num"}),
+    always_rendered=frozenset({"tokenizer-worker-num", "is-embedding"}),
 )

@@ -17,11 +17,12 @@ from capyctl.contracts.engines import (
 )
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
+from capyctl.domain.specs import ModelTask
 from capyctl.domain.units import GIB, MIB
 from capyctl.engines.arguments import check_rendered_once, names_option
 from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, shared_env
+from capyctl.engines.gauges import SAMPLE_WITHIN_S, GaugeNames, read_gauges
 from capyctl.engines.http import Unreachable
-from capyctl.engines.prometheus import highest, read_metrics, total
 from capyctl.engines.readiness import (
     Caller,
     wait_answering,
@@ -30,12 +31,13 @@ from capyctl.engines.readiness import (
 )
 from capyctl.engines.surroundings import Surroundings
 
-SAMPLE_WITHIN_S = 2.0
 PARALLEL_DEFAULT = 8
 
-RUNNING = "tensorfold:requests_running"
-WAITING = "tensorfold:requests_waiting"
-KV_USAGE = "tensorfold:kv_cache_usage_ratio"
+GAUGES = GaugeNames(
+    running="tensorfold:requests_running",
+    waiting="tensorfold:requests_waiting",
+    kv_usage="tensorfold:kv_cache_usage_ratio",
+)
 
 TENSORFOLD_ROUTES = frozenset(
     {
@@ -66,9 +68,8 @@ class Tensorfold:
     def takes_key(self) -> bool:
         return False
 
-    @property
-    def routes(self) -> frozenset[str]:
-        return TENSORFOLD_ROUTES
+    def routes(self, task: ModelTask) -> frozenset[str]:
+        return TENSORFOLD_ROUTES if task is ModelTask.GENERATE else frozenset()
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`. The engine takes no key."""
@@ -109,24 +110,17 @@ class Tensorfold:
     async def sample(self, control: Control) -> EngineSample | None:
         """See `contracts.engines.Family.sample`. `busy` of `/health` counts as one that runs."""
         caller = Caller(control=control)
-        try:
-            reply = await caller.get("/metrics", within_s=SAMPLE_WITHIN_S)
-            if reply.status != 200:
-                return None
-            text = reply.body.decode(errors="replace")
-            found = read_metrics(text, {RUNNING, WAITING, KV_USAGE})
-        except (Unreachable, ValueError):
+        seen = await read_gauges(caller, GAUGES)
+        if seen is None:
             return None
-        running, waiting = total(found, RUNNING), total(found, WAITING)
-        if running is None or waiting is None or running < 0 or waiting < 0:
-            return None
-        if running == 0 and waiting == 0:
+        running = seen.running
+        if running == 0 and seen.waiting == 0:
             running = await _running_by_health(caller)
         return EngineSample(
             at_s=self.surroundings.monotonic_s(),
-            running=round(running),
-            waiting=round(waiting),
-            kv_usage_ratio=highest(found, KV_USAGE),
+            running=running,
+            waiting=seen.waiting,
+            kv_usage_ratio=seen.kv_usage_ratio,
         )
 
     def _env(self, order: LaunchOrder) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import attrs
 
@@ -16,43 +17,50 @@ from capyctl.contracts.engines import (
 )
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
+from capyctl.domain.specs import ModelTask
 from capyctl.engines import vllm_sleep
 from capyctl.engines.arguments import names_option
 from capyctl.engines.entry_command import entry_command
 from capyctl.engines.environment import SINGLE_RANK_PINS, build_env, shared_env
-from capyctl.engines.http import Unreachable
-from capyctl.engines.prometheus import highest, read_metrics, total
+from capyctl.engines.gauges import GaugeNames, read_gauges
 from capyctl.engines.readiness import (
     Caller,
-    ask_canary,
+    first_canary,
     wait_answered,
-    wait_completion,
     wait_health,
     wait_listed,
 )
 from capyctl.engines.surroundings import Surroundings
 
-SAMPLE_WITHIN_S = 2.0
 ENTRY = "vllm_entry.py"
 SEQUENCES_DEFAULT = 32
 CARD_SHARE_MAX_PERCENT = 99
 UNIFIED_SHARE_STEPS = 10_000
 
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-KV_USAGE = "vllm:kv_cache_usage_perc"
+GAUGES = GaugeNames(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    kv_usage="vllm:kv_cache_usage_perc",
+)
 
-VLLM_ROUTES = frozenset(
+_GENERATING = frozenset(
     {
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
-        "/v1/audio/transcriptions",
         "/tokenize",
     }
 )
+_SCORING = frozenset({"/v1/rerank", "/v1/score", "/tokenize"})
+VLLM_ROUTES: Mapping[ModelTask, frozenset[str]] = {
+    ModelTask.GENERATE: _GENERATING,
+    ModelTask.EMBED: _SCORING | {"/v1/embeddings"},
+    ModelTask.RERANK: _SCORING,
+    ModelTask.TRANSCRIBE: _GENERATING | {"/v1/audio/transcriptions"},
+}
+"""vLLM mounts what the model it loaded can do; it scores with embeddings, too."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,9 +81,8 @@ class Vllm:
     def takes_key(self) -> bool:
         return True
 
-    @property
-    def routes(self) -> frozenset[str]:
-        return VLLM_ROUTES
+    def routes(self, task: ModelTask) -> frozenset[str]:
+        return VLLM_ROUTES[task]
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`."""
@@ -85,6 +92,8 @@ class Vllm:
         ours += ["--served-model-name", engine.served_name]
         ours += self._sizes(order)
         ours += _typed_options(order)
+        if engine.task in (ModelTask.EMBED, ModelTask.RERANK):
+            ours += ["--runner", "pooling"]
         ours += self._parking(order)
         ours += ["--enable-per-request-metrics", *_parsers(order)]
         argv = entry_command(order, self.surroundings, ENTRY, ours=ours, verb=("serve",))
@@ -96,13 +105,7 @@ class Vllm:
         await wait_health(caller)
         await _check_guard(caller)
         await wait_listed(caller)
-        path = await wait_completion(caller)
-        if control.level is None:
-            return None
-        try:
-            return await ask_canary(caller, path)
-        except Unreachable as problem:
-            raise NotReady("launch_failed", f"the canary was not answered: {problem}") from problem
+        return await first_canary(caller)
 
     async def park(self, control: Control) -> None:
         """See `contracts.engines.Family.park`."""
@@ -118,22 +121,14 @@ class Vllm:
 
     async def sample(self, control: Control) -> EngineSample | None:
         """See `contracts.engines.Family.sample`. Gauges are summed over data-parallel engines."""
-        try:
-            reply = await Caller(control=control).get("/metrics", within_s=SAMPLE_WITHIN_S)
-            if reply.status != 200:
-                return None
-            text = reply.body.decode(errors="replace")
-            found = read_metrics(text, {RUNNING, WAITING, KV_USAGE})
-        except (Unreachable, ValueError):
-            return None
-        running, waiting = total(found, RUNNING), total(found, WAITING)
-        if running is None or waiting is None or running < 0 or waiting < 0:
+        seen = await read_gauges(Caller(control=control), GAUGES)
+        if seen is None:
             return None
         return EngineSample(
             at_s=self.surroundings.monotonic_s(),
-            running=round(running),
-            waiting=round(waiting),
-            kv_usage_ratio=highest(found, KV_USAGE),
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage_ratio=seen.kv_usage_ratio,
         )
 
     def _sizes(self, order: LaunchOrder) -> list[str]:

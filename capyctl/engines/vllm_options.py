@@ -49,6 +49,7 @@ VLLM_OPTIONS = OptionTable(
         "enforce-eager": "cuda_graphs",
         "language-model-only": "language_model_only",
         "trust-remote-code": "trust_remote_code",
+        "runner": "task",
         "block-size": "vllm.block_size_tokens",
         "max-num-batched-tokens": "vllm.max_num_batched_tokens",
         "safetensors-load-strategy": "vllm.safetensors_load_strategy",
@@ -63,5 +64,5 @@ VLLM_OPTIONS = OptionTable(
     approval_paths=frozenset(_APPROVAL_PATHS.split()),
     abbreviates=True,
     inline_values=True,
-    always_rendered=frozenset({"enable-per-request-metrics"}),
+    always_rendered=frozenset({"enable-per-request-metrics", "runner"}),
 )

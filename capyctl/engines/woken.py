@@ -6,13 +6,8 @@ import trio
 
 from capyctl.contracts.engines import EngineBroken, NotReady
 from capyctl.engines.http import Unreachable
-from capyctl.engines.readiness import (
-    Caller,
-    ask_canary,
-    canary_path,
-    same_canary,
-    wait_completion,
-)
+from capyctl.engines.questions import canary_path, same_canary
+from capyctl.engines.readiness import Caller, ask_canary, wait_completion
 
 
 async def hear_canary(caller: Caller, canary: str | None, *, within_s: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from capyctl.simulated.answering import answer_stream, answer_whole
+from capyctl.simulated.answering import Shape, answer_stream, answer_whole
 from capyctl.simulated.behaviour import Behaviour
 from capyctl.simulated.command_line import Options
 from capyctl.simulated.generation import Generation, Scheduler
@@ -26,13 +26,9 @@ from capyctl.simulated.llama_shapes import (
     slots_body,
 )
 from capyctl.simulated.local_model import LocalModel
-from capyctl.simulated.openai_request import (
-    BadRequest,
-    TextRequest,
-    read_inputs,
-    read_text_request,
-)
-from capyctl.simulated.scripted_text import embedding, prompt_tokens
+from capyctl.simulated.openai_request import BadRequest, TextRequest, read_text_request
+from capyctl.simulated.other_routes import OtherRoutes
+from capyctl.simulated.scripted_text import prompt_tokens
 
 _OPEN = ("/health", "/v1/health")
 Route = Callable[[Exchange], Awaitable[None]]
@@ -73,12 +69,44 @@ class LlamaRoutes:
             ("POST", "/chat/completions"): self._chat,
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
-            ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/stream"): self._reattach,
             ("DELETE", "/v1/stream"): self._end_stream,
         }
-        self._routes = plain
+        self._routes = plain | {("POST", path): route for path, route in self._others().items()}
+
+    def _others(self) -> dict[str, Route]:
+        """Every route is there always; what the options or the model lack is a 501."""
+        other = OtherRoutes(
+            name=self._names[0],
+            model=self._model,
+            scheduler=self._scheduler,
+            headers=JSON,
+            text=self._text,
+        )
+        embeds = self._options.has("embedding") or self._options.has("reranking")
+        hears = self._options.has("mmproj")
+        gated = {
+            path: self._only(embeds, route, "embeddings. Start it with `--embeddings`")
+            for path, route in other.embedding().items()
+        }
+        gated["/v1/rerank"] = self._only(
+            self._options.has("reranking"),
+            other.scoring()["/v1/rerank"],
+            "reranking. Start it with `--reranking`",
+        )
+        for path, route in other.hearing().items():
+            gated[path] = self._only(hears, route, "audio input")
+        for path, route in other.generating().items():
+            gated[path] = self._only(not embeds, route, "completions")
+        return gated
+
+    def _only(self, there: bool, route: Route, what: str) -> Route:
+        async def refuse(exchange: Exchange) -> None:
+            message = f"This server does not support {what}"
+            await self._error(exchange, 501, message, "not_supported_error")
+
+        return route if there else refuse
 
     async def answer(self, exchange: Exchange) -> None:
         if exchange.path in _OPEN and exchange.method == "GET":
@@ -168,12 +196,19 @@ class LlamaRoutes:
         await exchange.reply(200, to_json(body), JSON)
 
     async def _chat(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(_payload(exchange), is_chat=True))
+        await self._openai(exchange, read_text_request(_payload(exchange), is_chat=True))
 
     async def _completions(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(_payload(exchange), is_chat=False))
+        await self._openai(exchange, read_text_request(_payload(exchange), is_chat=False))
 
-    async def _text(self, exchange: Exchange, request: TextRequest) -> None:
+    async def _openai(self, exchange: Exchange, request: TextRequest) -> None:
+        if self._options.has("embedding") or self._options.has("reranking"):
+            message = "This server does not support completions"
+            await self._error(exchange, 501, message, "not_supported_error")
+            return
+        await self._text(exchange, request, LlamaShape(request, request.model or self._names[0]))
+
+    async def _text(self, exchange: Exchange, request: TextRequest, shape: Shape) -> None:
         # One model, whatever the request calls it.
         given = prompt_tokens(request.prompt)
         if given >= self._slot_context:
@@ -188,7 +223,6 @@ class LlamaRoutes:
             ignore_end=request.ignore_end,
             choices=request.choices,
         )
-        shape = LlamaShape(request, request.model or self._names[0])
         conversation = exchange.headers.get("x-conversation-id")
         if conversation and request.stream and request.is_chat:
             found = self._conversations.start(conversation, self._scheduler, generation, shape)
@@ -217,29 +251,6 @@ class LlamaRoutes:
     async def _end_stream(self, exchange: Exchange) -> None:
         self._conversations.delete(_first(exchange, "conv_id"))
         await exchange.reply(204, b"", [("Server", "llama.cpp")])
-
-    async def _embeddings(self, exchange: Exchange) -> None:
-        if not self._options.has("embedding"):
-            message = "This server does not support embeddings. Start it with `--embeddings`"
-            await self._error(exchange, 501, message, "not_supported_error")
-            return
-        model, texts = read_inputs(_payload(exchange))
-        count = sum(map(prompt_tokens, texts))
-        rows = [
-            {
-                "embedding": embedding(self._model.weights_id, text),
-                "index": index,
-                "object": "embedding",
-            }
-            for index, text in enumerate(texts)
-        ]
-        body = {
-            "model": model or self._names[0],
-            "object": "list",
-            "usage": {"prompt_tokens": count, "total_tokens": count},
-            "data": rows,
-        }
-        await exchange.reply(200, to_json(body), JSON)
 
     async def _tokenize(self, exchange: Exchange) -> None:
         payload = _payload(exchange)

@@ -29,6 +29,8 @@ class LocalModel:
     context_length: int
     kv_bytes_per_token: int
     """Of a 16-bit cache."""
+    hears: bool = False
+    """It takes recordings: its `config.json` has an `audio_config`, or is Whisper's."""
 
 
 def open_model(path: str) -> LocalModel:
@@ -71,6 +73,17 @@ def _model(path: str, files: list[Path]) -> LocalModel:
         weights_id=identity.digest(),
         context_length=context,
         kv_bytes_per_token=kv_bytes,
+        hears=_hears(Path(path) / "config.json"),
+    )
+
+
+def _hears(config: Path) -> bool:
+    try:
+        found = json.loads(config.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and (
+        "audio_config" in found or found.get("model_type") == "whisper"
     )
 
 

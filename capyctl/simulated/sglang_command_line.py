@@ -25,6 +25,7 @@ enable-metrics enable-cache-report enable-memory-saver enable-weights-cpu-backup
 enable-draft-weights-cpu-backup trust-remote-code disable-cuda-graph language-model-only
 skip-server-warmup log-requests sleep-on-idle delete-ckpt-after-loading disable-radix-cache
 enable-mixed-chunk enable-linear-replayssm-spec enable-torch-compile disable-overlap-schedule
+is-embedding
 stream-response-default-include-usage incremental-streaming-output enable-custom-logit-processor
 """
 

@@ -9,13 +9,9 @@ from capyctl.simulated.answering import Shape, answer_stream, answer_whole
 from capyctl.simulated.generation import Generation
 from capyctl.simulated.http_server import Exchange, bearer_of, to_json
 from capyctl.simulated.json_body import payload_of
-from capyctl.simulated.openai_request import (
-    BadRequest,
-    TextRequest,
-    read_inputs,
-    read_text_request,
-)
-from capyctl.simulated.scripted_text import embedding, prompt_tokens
+from capyctl.simulated.openai_request import BadRequest, TextRequest, read_text_request
+from capyctl.simulated.other_routes import OtherRoutes
+from capyctl.simulated.scripted_text import prompt_tokens
 from capyctl.simulated.sglang_control import CONTROL_PATHS, SglangControl
 from capyctl.simulated.sglang_shapes import (
     JSON,
@@ -45,11 +41,8 @@ class SglangRoutes:
             "/weights_checker": control.check_weights,
         }
         posts: dict[str, Route] = both | {
-            "/v1/chat/completions": self._chat,
-            "/v1/completions": self._completions,
-            "/v1/embeddings": self._embeddings,
             "/tokenize": self._tokenize,
-            "/generate": self._generate,
+            **self._inference(),
             "/pause_generation": control.pause,
             "/continue_generation": control.resume_generation,
             "/update_weights_from_disk": control.update_weights,
@@ -71,6 +64,45 @@ class SglangRoutes:
         self._routes = {("POST", path): route for path, route in posts.items()} | {
             ("GET", path): route for path, route in gets.items()
         }
+
+    def _inference(self) -> dict[str, Route]:
+        """Every route is there always; what its model is not for is a 400."""
+        state = self._state
+        other = OtherRoutes(
+            name=state.name,
+            model=state.model,
+            scheduler=state.scheduler,
+            headers=JSON,
+            text=self._text,
+            bare_list=True,
+        )
+        embeds = state.options.has("is-embedding")
+        texts = {
+            "/v1/chat/completions": self._chat,
+            "/v1/completions": self._completions,
+            "/generate": self._generate,
+            "/v1/score": other.scoring()["/v1/score"],
+            **other.generating(),
+        }
+        numbers = {**other.embedding(), "/v1/rerank": other.scoring()["/v1/rerank"]}
+        found = {path: self._only(not embeds, route) for path, route in texts.items()}
+        found |= {path: self._only(embeds, route) for path, route in numbers.items()}
+        return found | {
+            path: self._only(state.model.hears, route) for path, route in other.hearing().items()
+        }
+
+    def _only(self, there: bool, route: Route) -> Route:
+        embeds = self._state.options.has("is-embedding")
+
+        async def refuse(exchange: Exchange) -> None:
+            raise BadRequest(
+                "This model does not appear to be an embedding model by default. Please add "
+                "`--is-embedding` when launching the server or try another model."
+                if not embeds
+                else "This route is not for an embedding model."
+            )
+
+        return route if there else refuse
 
     async def answer(self, exchange: Exchange) -> None:
         if not self._may(exchange):
@@ -107,7 +139,8 @@ class SglangRoutes:
         await exchange.reply(200, to_json(body), JSON)
 
     async def _model_info(self, exchange: Exchange) -> None:
-        body = {"model_path": self._state.model.path, "is_generation": True}
+        generates = not self._state.options.has("is-embedding")
+        body = {"model_path": self._state.model.path, "is_generation": generates}
         await exchange.reply(200, to_json(body), JSON)
 
     async def _chat(self, exchange: Exchange) -> None:
@@ -151,19 +184,6 @@ class SglangRoutes:
         )
         carry = answer_stream if request.stream else answer_whole
         await carry(exchange, state.scheduler, generation, shape, state.wait_gone(exchange))
-
-    async def _embeddings(self, exchange: Exchange) -> None:
-        model, texts = read_inputs(payload_of(exchange))
-        weights_id = self._state.model.weights_id
-        rows = [
-            {"index": at, "object": "embedding", "embedding": embedding(weights_id, text)}
-            for at, text in enumerate(texts)
-        ]
-        count = sum(map(prompt_tokens, texts))
-        usage = {"prompt_tokens": count, "total_tokens": count}
-        name = model or self._state.name
-        body = {"object": "list", "model": name, "data": rows, "usage": usage}
-        await exchange.reply(200, to_json(body), JSON)
 
     async def _tokenize(self, exchange: Exchange) -> None:
         payload = payload_of(exchange)

@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 import trio
 
-from capyctl.simulated.answering import WaitGone, answer_stream, answer_whole
+from capyctl.simulated.answering import Shape, WaitGone, answer_stream, answer_whole
 from capyctl.simulated.behaviour import Behaviour
 from capyctl.simulated.generation import Generation, Scheduler
 from capyctl.simulated.http_server import Exchange, to_json
 from capyctl.simulated.json_body import payload_of
 from capyctl.simulated.local_model import LocalModel
 from capyctl.simulated.openai_request import BadRequest, TextRequest, read_text_request
+from capyctl.simulated.other_routes import OtherRoutes
 from capyctl.simulated.scripted_text import prompt_tokens
 from capyctl.simulated.tensorfold_shapes import (
     JSON,
@@ -52,6 +53,15 @@ class TensorfoldRoutes:
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/tokenize"): self._tokenize,
         }
+        other = OtherRoutes(
+            name=state.name,
+            model=state.model,
+            scheduler=state.scheduler,
+            headers=JSON,
+            text=self._text,
+        ).generating()
+        for path in ("/v1/responses", "/v1/messages"):
+            self._routes["POST", path] = other[path]
 
     async def answer(self, exchange: Exchange) -> None:
         route = self._routes.get((exchange.method, exchange.path))
@@ -79,12 +89,16 @@ class TensorfoldRoutes:
         await exchange.reply(200, to_json({"object": "list", "data": [row]}), JSON)
 
     async def _chat(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(payload_of(exchange), is_chat=True))
+        await self._openai(exchange, read_text_request(payload_of(exchange), is_chat=True))
 
     async def _completions(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(payload_of(exchange), is_chat=False))
+        await self._openai(exchange, read_text_request(payload_of(exchange), is_chat=False))
 
-    async def _text(self, exchange: Exchange, request: TextRequest) -> None:
+    async def _openai(self, exchange: Exchange, request: TextRequest) -> None:
+        shape = TensorfoldShape(request, request.model or self._state.name)
+        await self._text(exchange, request, shape)
+
+    async def _text(self, exchange: Exchange, request: TextRequest, shape: Shape) -> None:
         state = self._state
         if prompt_tokens(request.prompt) >= state.context_length:
             raise BadRequest(f"the prompt is longer than {state.context_length} tokens")
@@ -95,7 +109,6 @@ class TensorfoldRoutes:
             ignore_end=request.ignore_end,
             choices=request.choices,
         )
-        shape = TensorfoldShape(request, request.model or state.name)
         carry = answer_stream if request.stream else answer_whole
         await carry(exchange, state.scheduler, generation, shape, self._wait_gone(exchange))
 

@@ -6,17 +6,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from capyctl.simulated.answering import answer_stream, answer_whole
+from capyctl.simulated.answering import Shape, answer_stream, answer_whole
 from capyctl.simulated.engines import VLLM_VERSION
 from capyctl.simulated.generation import Generation
 from capyctl.simulated.http_server import Exchange, bearer_of, to_json
-from capyctl.simulated.openai_request import (
-    BadRequest,
-    TextRequest,
-    read_inputs,
-    read_text_request,
-)
-from capyctl.simulated.scripted_text import WORDS, embedding, prompt_tokens
+from capyctl.simulated.openai_request import BadRequest, TextRequest, read_text_request
+from capyctl.simulated.other_routes import OtherRoutes, model_in
+from capyctl.simulated.scripted_text import WORDS, prompt_tokens
 from capyctl.simulated.vllm_control import ControlRoutes
 from capyctl.simulated.vllm_shapes import (
     DEAD,
@@ -50,17 +46,39 @@ class VllmRoutes:
             ("POST", "/ping"): self._health,
             ("GET", "/version"): self._version,
             ("GET", "/v1/models"): self._models,
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completions,
-            ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/tokenize"): self._tokenize,
             ("POST", "/detokenize"): self._detokenize,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/load"): self._load,
             ("GET", "/openapi.json"): self._openapi,
         }
+        self._routes |= {("POST", path): route for path, route in self._inference().items()}
         if env.get("VLLM_SERVER_DEV_MODE") == "1":
             self._routes |= control.routes()
+
+    def _inference(self) -> dict[str, Route]:
+        """What the runner and the model can do, as vLLM mounts it."""
+        state = self._state
+        other = OtherRoutes(
+            name=state.names[0],
+            model=state.model,
+            scheduler=state.scheduler,
+            headers=JSON,
+            text=self._text,
+        )
+        if state.options.text("runner") == "pooling":
+            found = {**other.embedding(), **other.scoring()}
+        else:
+            own = {"/v1/chat/completions": self._chat, "/v1/completions": self._completions}
+            found = {**own, **other.generating(), **(other.hearing() if state.model.hears else {})}
+        return {path: self._checked(route) for path, route in found.items()}
+
+    def _checked(self, route: Route) -> Route:
+        async def answer(exchange: Exchange) -> None:
+            if await self._serves(exchange, model_in(exchange)):
+                await route(exchange)
+
+        return answer
 
     async def answer(self, exchange: Exchange) -> None:
         state = self._state
@@ -114,15 +132,17 @@ class VllmRoutes:
         await exchange.reply(200, to_json(body), JSON)
 
     async def _chat(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(_payload(exchange), is_chat=True))
+        await self._openai(exchange, read_text_request(_payload(exchange), is_chat=True))
 
     async def _completions(self, exchange: Exchange) -> None:
-        await self._text(exchange, read_text_request(_payload(exchange), is_chat=False))
+        await self._openai(exchange, read_text_request(_payload(exchange), is_chat=False))
 
-    async def _text(self, exchange: Exchange, request: TextRequest) -> None:
+    async def _openai(self, exchange: Exchange, request: TextRequest) -> None:
+        name, request_id = self._state.names[0], exchange.headers.get("x-request-id")
+        await self._text(exchange, request, VllmShape(request, request.model or name, request_id))
+
+    async def _text(self, exchange: Exchange, request: TextRequest, shape: Shape) -> None:
         state = self._state
-        if not await self._serves(exchange, request.model):
-            return
         self._check_length(request)
         generation = Generation(
             prompt=request.prompt,
@@ -130,9 +150,6 @@ class VllmRoutes:
             seed=request.seed,
             ignore_end=request.ignore_end,
             choices=request.choices,
-        )
-        shape = VllmShape(
-            request, request.model or state.names[0], exchange.headers.get("x-request-id")
         )
         carry = answer_stream if request.stream else answer_whole
         with state.counted_load():
@@ -160,24 +177,6 @@ class VllmRoutes:
                 f"{wanted} output tokens and your prompt contains {given} input tokens.",
                 "max_tokens",
             )
-
-    async def _embeddings(self, exchange: Exchange) -> None:
-        model, texts = read_inputs(_payload(exchange))
-        if not await self._serves(exchange, model):
-            return
-        state = self._state
-        count = sum(map(prompt_tokens, texts))
-        rows = [
-            {
-                "index": index,
-                "object": "embedding",
-                "embedding": embedding(state.model.weights_id, text),
-            }
-            for index, text in enumerate(texts)
-        ]
-        usage = {"prompt_tokens": count, "total_tokens": count, "completion_tokens": 0}
-        body = {"object": "list", "model": model or state.names[0], "data": rows, "usage": usage}
-        await exchange.reply(200, to_json(body), JSON)
 
     async def _tokenize(self, exchange: Exchange) -> None:
         payload = _payload(exchange)

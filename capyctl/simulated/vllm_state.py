@@ -32,6 +32,7 @@ class VllmState:
         scheduler: Scheduler,
         sleep: Sleep,
     ) -> None:
+        self.options = options
         self.names = names
         self.model = model
         self.scheduler = scheduler

@@ -16,7 +16,7 @@ from capyctl.domain.devices import EngineSample, MachineShape, MemoryKind, Memor
 from capyctl.domain.identity import ExitStatus, ProcessIdentity
 from capyctl.domain.ids import DomainName, LaunchId
 from capyctl.domain.launches import Endpoint, LaunchOrder, LaunchRecord
-from capyctl.domain.specs import Charges
+from capyctl.domain.specs import Charges, ModelTask
 from capyctl.domain.units import GIB
 from capyctl.simulation.engine import Engine, EngineState
 from capyctl.simulation.faults import Faults
@@ -283,7 +283,7 @@ class HostDoor:
             host="127.0.0.1", port=record.port, key=None, served_name=record.served_name
         )
 
-    def routes(self, family: str) -> frozenset[str]:
+    def routes(self, family: str, task: ModelTask) -> frozenset[str]:
         return frozenset({"/v1/chat/completions"})
 
     async def sample(self) -> MemorySample:

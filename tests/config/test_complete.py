@@ -10,7 +10,7 @@ import pytest
 from capyctl.config.complete import HostDefaults, complete_offline
 from capyctl.config.sources import SourcePolicy
 from capyctl.domain.errors import Refused
-from capyctl.domain.specs import Residency
+from capyctl.domain.specs import ModelTask, Residency
 from tests.config.documents import COMMIT, DEFAULTS, MINIMAL, PROFILES, complete, profile
 
 
@@ -401,6 +401,26 @@ def with_devices(*ids):
             "missing required field",
             "resources.wake.allocations[0].bytes",
         ),
+        # what an engine's models cannot be for
+        (
+            {
+                "engine": "tensorfold",
+                "resources": {"gpu": "9GiB"},
+                "engine_config": {"context_length": 1, "task": "embed"},
+            },
+            "unsupported combination",
+            "engine_config.task",
+        ),
+        (
+            {"engine": "llamacpp", "engine_config": {"task": "transcribe"}},
+            "unsupported combination",
+            "engine_config.task",
+        ),
+        (
+            {"engine": "old-llama", "engine_config": {"llamacpp": {"pooling": "mean"}}},
+            "unsupported combination",
+            "engine_config.llamacpp.pooling",
+        ),
         # an engine whose profile opted out of parking
         ({"engine": "sglang", "residency": "deep"}, "unsupported combination", "residency"),
     ],
@@ -411,6 +431,14 @@ def test_what_is_wrong_is_named_with_its_path(changes, kind, path):
     assert refused.code == "invalid_config"
     assert refused.details == {"path": path}
     assert refused.message.startswith(f"Invalid deployment configuration: {kind} at `{path}`: ")
+
+
+@pytest.mark.parametrize(
+    ("stated", "task"),
+    [({}, ModelTask.GENERATE), ({"task": "rerank"}, ModelTask.RERANK)],
+)
+def test_what_a_model_is_for(stated, task):
+    assert complete({**MINIMAL, "engine_config": stated}).task is task
 
 
 def test_a_missing_field_is_named():

@@ -79,6 +79,23 @@ def test_what_sglang_runs_at_once_is_what_it_says_itself(tmp_path):
         assert wait_until(told, what="a sample") == {"count": 256, "source": "engine"}
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
+def test_an_embedding_model_is_started_by_its_own_routes_and_by_no_others(tmp_path, engine):
+    more = {"memory": {"kv_cache": "1GiB"}} if engine == "llamacpp" else {}
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create("a", 1024, engine=engine, engine_config={"task": "embed", **more})
+        chat = daemon.chat("a")
+        starts = len(daemon.engines())
+        answer = daemon.post("/v1/embeddings", {"model": "a", "input": "hello"})
+        state = daemon.deployment(a)["state"]
+
+    assert (chat.status, chat.json()["code"]) == (404, "unsupported_route")
+    assert starts == 0
+    assert answer.status == 200
+    assert len(answer.json()["data"][0]["embedding"]) == 64
+    assert state == "ready"
+
+
 def test_tensorfold_is_stopped_and_started(tmp_path):
     with running(tmp_path, simulate=simulation()) as daemon:
         a = daemon.create(

@@ -1,5 +1,6 @@
 import pytest
 
+from capyctl.domain.specs import ModelTask
 from capyctl.engines.llama_cpp import LlamaCpp, slots_usage
 from tests.engines_unit.scenes import DEPLOYMENT, KEYS, LAUNCH, UUID, order, surroundings
 
@@ -93,3 +94,22 @@ def test_cache_usage_counts_processing_slots_over_all_room():
     assert slots_usage(slots) == pytest.approx(0.1)
     assert slots_usage([]) is None
     assert slots_usage({"error": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "typed", "options"),
+    [
+        (ModelTask.EMBED, {}, ["--embedding"]),
+        (ModelTask.EMBED, {"llamacpp.pooling": "mean"}, ["--embedding", "--pooling", "mean"]),
+        (ModelTask.RERANK, {}, ["--rerank"]),
+    ],
+)
+def test_an_input_of_an_embedding_or_reranking_model_fits_one_batch(task, typed, options):
+    argv = render(task=task, typed=typed, context_length=600, extra_args=("--threads", "1")).argv
+    batch = ["--batch-size", "768", "--ubatch-size", "768", "--threads", "1"]
+    assert list(argv[-len(options) - 6 :]) == [*options, *batch]
+
+
+def test_a_stated_batch_is_the_last_word():
+    argv = render(task=ModelTask.EMBED, extra_args=("--ubatch-size", "64")).argv
+    assert [at for at, word in enumerate(argv) if word == "--ubatch-size"] == [len(argv) - 2]

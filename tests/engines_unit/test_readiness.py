@@ -4,7 +4,7 @@ import trio
 from capyctl.contracts.engines import NotReady
 from capyctl.engines.activity import Activity, look
 from capyctl.engines.llama_cpp import LlamaCpp
-from capyctl.engines.readiness import same_canary
+from capyctl.engines.questions import same_canary
 from capyctl.engines.vllm import Vllm
 from tests.engines_unit.fake_server import Told
 from tests.engines_unit.scenes import ScriptedVllm, control, order, surroundings

@@ -1,11 +1,21 @@
 import pytest
 
 from capyctl.contracts.engines import EngineBroken, ParkRefused
+from capyctl.domain.specs import ModelTask
 from capyctl.engines.families import families
 from capyctl.engines.llama_cpp import SLOTS_EVERY_S, LlamaCpp
 from capyctl.engines.vllm import Vllm
 from tests.engines_unit.fake_server import Told
 from tests.engines_unit.scenes import ScriptedVllm, control, surroundings
+
+GENERATING = {
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+}
 
 
 async def test_vllms_gauges_are_summed_over_its_engines(serve):
@@ -93,6 +103,26 @@ def test_the_registry():
         "sglang": (True, True),
         "tensorfold": (False, False),
     }
-    for family in known.values():
-        assert "/v1/chat/completions" in family.routes
-        assert "/v1/embeddings" not in family.routes
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "routes"),
+    [
+        ("vllm", ModelTask.GENERATE, GENERATING),
+        ("vllm", ModelTask.EMBED, {"/v1/embeddings", "/v1/rerank", "/v1/score", "/tokenize"}),
+        ("vllm", ModelTask.RERANK, {"/v1/rerank", "/v1/score", "/tokenize"}),
+        ("vllm", ModelTask.TRANSCRIBE, {*GENERATING, "/v1/audio/transcriptions"}),
+        ("sglang", ModelTask.GENERATE, {*GENERATING, "/v1/score"}),
+        ("sglang", ModelTask.EMBED, {"/v1/embeddings", "/tokenize"}),
+        ("sglang", ModelTask.RERANK, {"/v1/rerank", "/tokenize"}),
+        ("sglang", ModelTask.TRANSCRIBE, {*GENERATING, "/v1/score", "/v1/audio/transcriptions"}),
+        ("llamacpp", ModelTask.GENERATE, GENERATING),
+        ("llamacpp", ModelTask.EMBED, {"/v1/embeddings", "/tokenize"}),
+        ("llamacpp", ModelTask.RERANK, {"/v1/rerank", "/tokenize"}),
+        ("llamacpp", ModelTask.TRANSCRIBE, {*GENERATING, "/v1/audio/transcriptions"}),
+        ("tensorfold", ModelTask.GENERATE, GENERATING - {"/v1/messages/count_tokens"}),
+        ("tensorfold", ModelTask.EMBED, set()),
+    ],
+)
+def test_routes_follow_family_and_task(family, task, routes):
+    assert families(surroundings())[family].routes(task) == routes

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from capyctl.domain.specs import Residency
+from capyctl.domain.specs import ModelTask, Residency
 from capyctl.domain.units import GIB
 from capyctl.engines.sglang import Sglang, read_running_limit
 from tests.engines_unit.scenes import DEPLOYMENT, KEYS, LAUNCH, UUID, order, surroundings
@@ -152,3 +152,9 @@ def test_keys_are_never_on_the_command_line():
 )
 def test_the_running_limit_is_that_of_all_ranks(loads, limit):
     assert read_running_limit(loads) == limit
+
+
+@pytest.mark.parametrize("task", list(ModelTask))
+def test_embedding_and_reranking_models_are_started_as_such(task):
+    numbers = task in (ModelTask.EMBED, ModelTask.RERANK)
+    assert ("--is-embedding" in render(task=task).argv) is numbers

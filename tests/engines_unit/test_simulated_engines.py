@@ -13,11 +13,13 @@ import pytest
 import trio
 
 from capyctl.contracts.engines import EngineBroken, NotReady, ParkRefused
-from capyctl.domain.specs import Residency
+from capyctl.dataplane.routes import ENGINE_PATHS
+from capyctl.domain.specs import ModelTask, Residency
 from capyctl.domain.units import GIB
 from capyctl.engines.activity import Activity, look
 from capyctl.engines.env_rules import resolve_env
 from capyctl.engines.families import families
+from capyctl.engines.questions import PATH_OF_TASK, Question, ask
 from capyctl.engines.readiness import Caller
 from capyctl.simulated.checkpoint_writer import write_checkpoint
 from capyctl.simulated.document import SimulatedDocument, SimulatedGpu, write_document
@@ -40,7 +42,17 @@ class Rig:
     folder: object
     started: list[subprocess.Popen] = attrs.field(factory=list)
 
-    def start(self, family, *, level=None, tokens_per_s=0, worker_loss_s=4, extra=(), **faults):
+    def start(
+        self,
+        family,
+        *,
+        level=None,
+        tokens_per_s=0,
+        worker_loss_s=4,
+        extra=(),
+        task=ModelTask.GENERATE,
+        **faults,
+    ):
         quick = {"load_s": 0, "park_s": 0, "wake_s": 0, "first_token_s": 0}
         quick["worker_loss_s"] = worker_loss_s
         quick["tokens_per_s"] = tokens_per_s
@@ -56,6 +68,9 @@ class Rig:
         )
         form = "gguf" if family == "llamacpp" else "safetensors"
         model = write_checkpoint(self.folder / "model", weights_bytes=GIB, format=form)
+        typed = dict(TYPED.get(family, {}))
+        if task is ModelTask.TRANSCRIBE:
+            self.give_ears(model, typed)
         shape = machine("card")
         gpu = attrs.evolve(shape.gpus[0], uuid=card.uuid)
         place = surroundings(state_dir=str(self.folder), shape=attrs.evolve(shape, gpus=(gpu,)))
@@ -70,8 +85,9 @@ class Rig:
             kv_cache_bytes=GIB if family == "vllm" else None,
             request_bytes=4 * GIB if family == "vllm" else None,
             context_length=2048,
-            typed=TYPED.get(family, {}),
+            typed=typed,
             extra_args=extra,
+            task=task,
         )
         residency = {1: Residency.HOST_BACKED, 2: Residency.DEEP}.get(level)
         ordered = attrs.evolve(ordered, residency=residency or Residency.RESTART_ONLY)
@@ -89,8 +105,17 @@ class Rig:
             )
         self.started.append(engine)
         admin = KEYS.admin if known.takes_key else None
-        at = attrs.evolve(control(port, level=level, admin_key=admin), model_path=str(model))
+        at = control(port, level=level, admin_key=admin)
+        at = attrs.evolve(at, model_path=str(model), task=task)
         return known, ordered, at, engine
+
+    def give_ears(self, model, typed):
+        if model.suffix == ".gguf":
+            (model.parent / "mmproj.gguf").write_bytes(b"GGUF")
+            typed["llamacpp.mmproj_file"] = "mmproj.gguf"
+            return
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"audio_config": {}}))
 
     def output(self):
         return (self.folder / "output").read_text()
@@ -122,6 +147,75 @@ async def test_it_parks_and_wakes_again_and_again(rig, family, level):
         sample = await known.sample(at)
         assert (sample.running, sample.waiting) == (0, 0)
         assert await look(known, at) is Activity.IDLE
+
+
+TASKS = [
+    *((family, task) for family in ("vllm", "sglang", "llamacpp") for task in ModelTask),
+    ("tensorfold", ModelTask.GENERATE),
+]
+
+
+def question_for(path):
+    """A small request that an engine with that path answers with 200."""
+    if path in PATH_OF_TASK.values():
+        return ask(path, "m", "a b", 1)
+    fields = {
+        "/v1/completions": {"prompt": "x", "max_tokens": 1},
+        "/v1/score": {"text_1": "x", "text_2": ["y"]},
+        "/v1/responses": {"input": "x", "max_output_tokens": 1},
+        "/tokenize": {"prompt": "x", "content": "x"},
+    }
+    messages = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    return Question(path=path, fields={"model": "m", **fields.get(path, messages)})
+
+
+@pytest.mark.parametrize(("family", "task"), TASKS)
+async def test_it_becomes_ready_for_its_task_and_has_its_routes_and_no_others(rig, family, task):
+    known, ordered, at, _ = rig.start(family, task=task)
+    with trio.fail_after(WITHIN_S):
+        assert await known.wait_ready(at, ordered) is None
+        caller = Caller(control=at)
+        answers = {
+            path: await caller.put(question_for(path), within_s=WITHIN_S) for path in ENGINE_PATHS
+        }
+        assert await known.wait_ready(at, None) is None
+    answered = {path for path, reply in answers.items() if reply.status == 200}
+    assert answered >= known.routes(task)
+    # What kind of numbers a real one gives depends on its model, which a simulated one has not.
+    numbers = {"/v1/embeddings", "/v1/rerank", "/v1/score"}
+    assert answered - known.routes(task) <= (numbers if answered & numbers else set())
+
+
+@pytest.mark.parametrize("task", [ModelTask.EMBED, ModelTask.RERANK, ModelTask.TRANSCRIBE])
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("family", PARKING)
+async def test_models_of_other_tasks_park_and_wake(rig, family, level, task):
+    known, ordered, at, _ = rig.start(family, level=level, task=task)
+    with trio.fail_after(WITHIN_S):
+        canary = await known.wait_ready(at, ordered)
+        await known.park(at)
+        await known.wake(at, canary=canary)
+
+
+@pytest.mark.parametrize("task", [ModelTask.EMBED, ModelTask.RERANK, ModelTask.TRANSCRIBE])
+@pytest.mark.parametrize("family", PARKING)
+async def test_garbage_after_a_wake_is_noticed_whatever_the_task(rig, family, task):
+    known, ordered, at, _ = rig.start(family, level=2, task=task, gibberish_after_wake=True)
+    with trio.fail_after(WITHIN_S):
+        canary = await known.wait_ready(at, ordered)
+        await known.park(at)
+        with pytest.raises(EngineBroken) as caught:
+            await known.wake(at, canary=canary)
+    assert caught.value.code == "wake_mismatch"
+
+
+@pytest.mark.parametrize("family", ["vllm", "sglang", "llamacpp"])
+async def test_a_model_that_is_not_for_text_is_told_what_to_state(rig, family):
+    """It was deployed as one that generates, but its engine was told otherwise."""
+    extra = {"vllm": ("--runner", "pooling"), "sglang": ("--is-embedding",)}
+    known, ordered, at, _ = rig.start(family, extra=extra.get(family, ("--embedding",)))
+    with trio.fail_after(WITHIN_S), pytest.raises(NotReady, match=r"engine_config\.task"):
+        await known.wait_ready(at, ordered)
 
 
 async def test_a_speculative_sglang_parks_its_cache_alone(rig):

@@ -1,5 +1,6 @@
 import pytest
 
+from capyctl.domain.specs import ModelTask
 from capyctl.domain.units import GIB
 from capyctl.engines.vllm import Vllm
 from tests.engines_unit.scenes import DEPLOYMENT, KEYS, LAUNCH, UUID, order, surroundings
@@ -163,3 +164,14 @@ def test_a_machine_with_cards_needs_to_know_which():
     by_index = family.render(order("vllm", devices=("0",)), port=8101, keys=KEYS).env
     assert by_index["CUDA_VISIBLE_DEVICES"] == "0"
     assert by_index["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize("task", [ModelTask.EMBED, ModelTask.RERANK])
+def test_embedding_and_reranking_models_are_run_by_the_pooling_runner(task):
+    argv = render(task=task).argv
+    assert argv[argv.index("--runner") + 1] == "pooling"
+
+
+@pytest.mark.parametrize("task", [ModelTask.GENERATE, ModelTask.TRANSCRIBE])
+def test_other_models_are_run_as_vllm_does_by_itself(task):
+    assert "--runner" not in render(task=task).argv

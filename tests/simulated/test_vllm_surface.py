@@ -123,7 +123,7 @@ async def test_errors(machine):
 
 
 async def test_embeddings_and_tokens(machine):
-    async with machine.vllm() as engine:
+    async with machine.vllm("--runner", "pooling") as engine:
         reply = (await engine.post("/v1/embeddings", {"model": "m", "input": ["a", "b"]})).json()
         again = (await engine.post("/v1/embeddings", {"input": "a"})).json()
         tokens = (await engine.post("/tokenize", {"prompt": "four more words"})).json()
@@ -135,6 +135,35 @@ async def test_embeddings_and_tokens(machine):
     assert abs(sum(number * number for number in one) - 1) < 1e-6
     assert (tokens["count"], len(tokens["tokens"])) == (4, 4)
     assert text.json()["prompt"]
+
+
+async def test_a_model_that_generates_has_no_embeddings(machine):
+    async with machine.vllm() as engine:
+        assert (await engine.post("/v1/embeddings", {"model": "m", "input": "a"})).status == 404
+    async with machine.vllm("--runner", "pooling") as engine:
+        assert (await engine.post(CHAT, engine.chat())).status == 404
+
+
+async def test_responses_and_messages_are_streams_of_named_events(machine):
+    async with machine.vllm() as engine:
+        asked = {"model": "m", "input": "x", "stream": True, "max_output_tokens": 2}
+        response = (await engine.post("/v1/responses", asked)).body.decode()
+        asked = engine.chat(model="m", stream=True, max_tokens=2)
+        message = (await engine.post("/v1/messages", asked)).body.decode()
+        count = (await engine.post("/v1/messages/count_tokens", engine.chat())).json()
+        wrong = await engine.post("/v1/messages", engine.chat(model="x"))
+        empty = await engine.post("/v1/responses", {"model": "m"})
+
+    def names(text):
+        return [line[7:] for line in text.splitlines() if line.startswith("event: ")]
+
+    delta = "response.output_text.delta"
+    assert names(response) == ["response.created", delta, delta, "response.completed"]
+    begin, delta, end = "message_start", "content_block_delta", "message_stop"
+    middle = ["content_block_start", delta, delta, "content_block_stop", "message_delta"]
+    assert names(message) == [begin, *middle, end]
+    assert count["input_tokens"] > 0
+    assert (wrong.status, empty.status) == (404, 400)
 
 
 async def test_its_own_key_guards_inference_only(machine):
