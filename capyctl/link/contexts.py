@@ -39,6 +39,11 @@ def host_tls_name(host: HostId) -> str:
     return f"{host.lower()}.host.{_NAMES_END}"
 
 
+def is_ours(name: str) -> bool:
+    """Whether a name in a certificate is one of these two."""
+    return name.endswith(f".{_NAMES_END}")
+
+
 def server_control_context(files: TlsFiles) -> ssl.SSLContext:
     """The server's side of the link: a host without a certificate of ours gets an alert.
 
@@ -91,6 +96,51 @@ def host_ingress_context(files: TlsFiles) -> ssl.SSLContext:
         ssl.SSLError, OSError: as above.
     """
     return _mutual(files, ssl.PROTOCOL_TLS_SERVER)
+
+
+@attrs.frozen(kw_only=True)
+class ServerContexts:
+    """The three that a server needs. They stay the same ones for the life of the process."""
+
+    control: ssl.SSLContext
+    bootstrap: ssl.SSLContext
+    upstream: ssl.SSLContext
+
+    @classmethod
+    def of(cls, files: TlsFiles) -> ServerContexts:
+        """Raises:
+        ssl.SSLError, OSError: as above.
+        """
+        return cls(
+            control=server_control_context(files),
+            bootstrap=server_bootstrap_context(files),
+            upstream=server_upstream_context(files),
+        )
+
+    def refresh(self, files: TlsFiles) -> None:
+        """`refresh_context` for each."""
+        for context in (self.control, self.bootstrap, self.upstream):
+            refresh_context(context, files)
+
+
+@attrs.frozen(kw_only=True)
+class HostContexts:
+    """The two that a host needs, likewise."""
+
+    link: ssl.SSLContext
+    ingress: ssl.SSLContext
+
+    @classmethod
+    def of(cls, files: TlsFiles) -> HostContexts:
+        """Raises:
+        ssl.SSLError, OSError: as above.
+        """
+        return cls(link=host_link_context(files), ingress=host_ingress_context(files))
+
+    def refresh(self, files: TlsFiles) -> None:
+        """`refresh_context` for each."""
+        for context in (self.link, self.ingress):
+            refresh_context(context, files)
 
 
 def joining_context(authority_pem: str) -> ssl.SSLContext:
