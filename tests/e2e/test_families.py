@@ -87,13 +87,12 @@ def test_an_embedding_model_is_started_by_its_own_routes_and_by_no_others(tmp_pa
         chat = daemon.chat("a")
         starts = len(daemon.engines())
         answer = daemon.post("/v1/embeddings", {"model": "a", "input": "hello"})
-        state = daemon.deployment(a)["state"]
+        daemon.wait_state(a, "ready")
 
     assert (chat.status, chat.json()["code"]) == (404, "unsupported_route")
     assert starts == 0
     assert answer.status == 200
     assert len(answer.json()["data"][0]["embedding"]) == 64
-    assert state == "ready"
 
 
 def test_tensorfold_is_stopped_and_started(tmp_path):
