@@ -81,9 +81,8 @@ def test_what_sglang_runs_at_once_is_what_it_says_itself(tmp_path):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
 def test_an_embedding_model_is_started_by_its_own_routes_and_by_no_others(tmp_path, engine):
-    more = {"memory": {"kv_cache": "1GiB"}} if engine == "llamacpp" else {}
     with running(tmp_path, simulate=simulation()) as daemon:
-        a = daemon.create("a", 1024, engine=engine, engine_config={"task": "embed", **more})
+        a = daemon.create("a", 1024, engine=engine, engine_config={"task": "embed"})
         chat = daemon.chat("a")
         starts = len(daemon.engines())
         answer = daemon.post("/v1/embeddings", {"model": "a", "input": "hello"})
