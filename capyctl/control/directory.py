@@ -9,6 +9,7 @@ import attrs
 
 from actors import Ref
 from capyctl.contracts.store import Committed, Record
+from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.hosts import HostRecord, Invitation
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
@@ -35,6 +36,8 @@ class Directory:
     admissions: dict[DeploymentId, Admission] = attrs.field(factory=dict)
     hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
     invitations: dict[str, Invitation] = attrs.field(factory=dict)
+    certificates_end_at_ms: dict[HostId, int] = attrs.field(factory=dict)
+    """When the certificate of each host that lasts longest expires."""
     deployment_refs: dict[DeploymentId, Ref[Any]] = attrs.field(factory=dict)
     instance_refs: dict[InstanceId, Ref[Any]] = attrs.field(factory=dict)
 
@@ -72,6 +75,9 @@ class Directory:
                 self.hosts[record.id] = record
             case Invitation():
                 self.invitations[record.id] = record
+            case IssuedCertificate():
+                ends = self.certificates_end_at_ms
+                ends[record.host] = max(record.expires_at_ms, ends.get(record.host, 0))
 
     def instance(self, id: InstanceId) -> Instance:
         """The committed record; a fresh one for an instance that never was anything."""

@@ -63,9 +63,8 @@ class Hearing:
         self.world.tell(self.hosts, HostGone(host=host))
 
     def sampled(self, host: HostId, sample: HostSample) -> None:
-        session = self.world.sessions.expect(host, self._now_s())
-        session.sample, session.sampled_at_s = sample, self._now_s()
         if sample.memory is not None:
+            self.world.sessions.memory[host] = sample.memory
             self.world.tell(self.placement, Sampled(host=host, sample=sample.memory))
         if not sample.engines:
             return

@@ -61,6 +61,7 @@ class SamplerActor(Actor[Tick]):
         try:
             host = self._world.hosts[self._host]
             sample = await host.sample()
+            self._world.sessions.memory[self._host] = sample
             self._world.tell(self._placement, Sampled(host=self._host, sample=sample))
             async with trio.open_nursery() as looks:
                 for mine in list(self._world.directory.instances.values()):

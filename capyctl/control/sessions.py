@@ -6,7 +6,7 @@ import enum
 
 import attrs
 
-from capyctl.contracts.hosts import HostSample
+from capyctl.domain.devices import MemorySample
 from capyctl.domain.hosts import Compatibility
 from capyctl.domain.ids import HostId
 
@@ -31,15 +31,14 @@ class Session:
     compatibility: Compatibility = Compatibility.SUPPORTED
     fresh_due: bool = False
     """It came back as another one, or after it was lost, and not all have been told yet."""
-    sample: HostSample | None = None
-    """The newest one."""
-    sampled_at_s: float | None = None
 
 
 @attrs.define(eq=False)
 class Sessions:
     """By host. This machine itself has none: it is always there."""
 
+    memory: dict[HostId, MemorySample] = attrs.field(factory=dict)
+    """The newest look at the memory of each host, this machine's included."""
     _by_host: dict[HostId, Session] = attrs.field(factory=dict)
 
     def of(self, host: HostId) -> Session | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from capyctl.domain.canonical import canonical_json
-from capyctl.domain.errors import MANAGEMENT_ERRORS
 from capyctl.domain.ids import INDEX_MAX
 from capyctl.wire import openapi_shapes as shapes
 from capyctl.wire.bodies import (
@@ -21,10 +19,23 @@ from capyctl.wire.bodies import (
     CreateModel,
     ReplaceModel,
 )
+from capyctl.wire.openapi_hosts import HOST_ANSWERS, HOST_BODIES, host_paths
+from capyctl.wire.openapi_parts import (
+    ALWAYS,
+    CHANGE,
+    CHANGE_MORE,
+    HEADERS,
+    KEY,
+    ON_EVERY_ANSWER,
+    PREFIX,
+    REFS,
+    change,
+    json_answer,
+    read,
+    refusals_of,
+)
 from capyctl.wire.paths import NAME_BYTES_MAX, ULID_PATTERN
 
-PREFIX = "/management/v1"
-_REFS = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (CreateModel, ReplaceModel, ActionModel)
 _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Error,
@@ -37,10 +48,6 @@ _ANSWERS: tuple[type[BaseModel], ...] = (
     shapes.Latency,
     shapes.ModelSources,
 )
-_ALWAYS = ("unauthenticated", "forbidden", "method_not_allowed", "internal")
-_READ = ("invalid_request", "queue_full", "deadline_exceeded")
-_CHANGE = ("invalid_request", "body_too_large", "queue_full", "deadline_exceeded")
-_CHANGE_MORE = ("idempotency_conflict", "reconciliation_required")
 _DOCUMENT = ("invalid_config", "profile_not_published", "route_conflict", "host_ineligible")
 _DOCUMENT_MORE = ("host_policy_denied", "unsupported_capability", "group_shape_unsupported")
 _ACTION = (
@@ -61,8 +68,6 @@ _ACTION = (
     "host_ineligible",
     "unsupported_capability",
 )
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_ON_EVERY_ANSWER = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
 ID = {
     "name": "id",
     "in": "path",
@@ -82,18 +87,6 @@ INDEX = {
     "in": "path",
     "required": True,
     "schema": {"type": "integer", "minimum": 0, "maximum": INDEX_MAX},
-}
-KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": True,
-    "description": "One per change. With the same body it gets the first answer again.",
-    "schema": {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 256,
-        "pattern": "^[ -~]*[!-~][ -~]*$",
-    },
 }
 
 
@@ -121,7 +114,7 @@ def openapi_document() -> dict[str, Any]:
             "securitySchemes": {"admin_token": {"type": "http", "scheme": "bearer"}},
             "headers": {
                 name: {"required": True, "schema": {"const": value, "type": "string"}}
-                for name, value in _HEADERS.items()
+                for name, value in HEADERS.items()
             },
             "schemas": _schemas(),
         },
@@ -131,7 +124,7 @@ def openapi_document() -> dict[str, Any]:
 def _paths() -> dict[str, Any]:
     one = f"{PREFIX}/deployments/{{id}}"
     return {
-        f"{PREFIX}/snapshot": {"get": _read("snapshot", "Snapshot", "What is deployed and runs.")},
+        f"{PREFIX}/snapshot": {"get": read("snapshot", "Snapshot", "What is deployed and runs.")},
         f"{PREFIX}/events": {"get": _events()},
         f"{PREFIX}/deployments": {"post": _create()},
         one: {"put": _replace()},
@@ -140,7 +133,7 @@ def _paths() -> dict[str, Any]:
             "post": _action("act_on_instance", "Start or stop one instance.", [ID, INDEX])
         },
         f"{one}/effective-config": {
-            "get": _read(
+            "get": read(
                 "effective_config",
                 "EffectiveConfig",
                 "The configuration as it was resolved.",
@@ -151,35 +144,17 @@ def _paths() -> dict[str, Any]:
         f"{one}/engine-log": {"get": _engine_log()},
         f"{PREFIX}/metrics/load": {"get": _load()},
         f"{PREFIX}/metrics/latency": {
-            "get": _read("latency", "Latency", "Times by phase of a request.")
+            "get": read("latency", "Latency", "Times by phase of a request.")
         },
         f"{PREFIX}/model-sources": {
-            "get": _read("model_sources", "ModelSources", "Remote sources in use.")
+            "get": read("model_sources", "ModelSources", "Remote sources in use.")
         },
+        **host_paths(),
         f"{PREFIX}/openapi.json": {"get": _openapi()},
     }
 
 
 # Routes
-
-
-def _read(
-    name: str,
-    shape: str,
-    summary: str,
-    *,
-    parameters: Iterable[Mapping[str, Any]] = (),
-    refusals: Iterable[str] = (),
-) -> dict[str, Any]:
-    return {
-        "operationId": name,
-        "summary": summary,
-        "parameters": [*parameters],
-        "responses": {
-            "200": _json_answer("The answer.", shape),
-            **_refusals((*_ALWAYS, *_READ, *refusals)),
-        },
-    }
 
 
 def _events() -> dict[str, Any]:
@@ -196,20 +171,20 @@ def _events() -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The stream.",
-                "headers": _ON_EVERY_ANSWER,
+                "headers": ON_EVERY_ANSWER,
                 "content": {"text/event-stream": frames},
             },
-            **_refusals((*_ALWAYS, "invalid_cursor", "cursor_expired", "queue_full")),
+            **refusals_of((*ALWAYS, "invalid_cursor", "cursor_expired", "queue_full")),
         },
     }
 
 
 def _create() -> dict[str, Any]:
     return {
-        **_change("create", "Create a deployment. It does not run yet.", "CreateModel", [KEY]),
+        **change("create", "Create a deployment. It does not run yet.", "CreateModel", [KEY]),
         "responses": {
-            "202": _json_answer("Saved, at revision 1.", "ConfigurationReceipt", _links()),
-            **_refusals((*_ALWAYS, *_CHANGE, *_CHANGE_MORE, *_DOCUMENT, *_DOCUMENT_MORE)),
+            "202": json_answer("Saved, at revision 1.", "ConfigurationReceipt", _links()),
+            **refusals_of((*ALWAYS, *CHANGE, *CHANGE_MORE, *_DOCUMENT, *_DOCUMENT_MORE)),
         },
     }
 
@@ -217,37 +192,27 @@ def _create() -> dict[str, Any]:
 def _replace() -> dict[str, Any]:
     refusals = (*_DOCUMENT, *_DOCUMENT_MORE, "not_found", "revision_conflict", "runtime_retained")
     return {
-        **_change("replace", "Replace the whole configuration.", "ReplaceModel", [ID, KEY]),
+        **change("replace", "Replace the whole configuration.", "ReplaceModel", [ID, KEY]),
         "responses": {
-            "202": _json_answer("Saved, at the next revision.", "ConfigurationReceipt", _links()),
-            **_refusals((*_ALWAYS, *_CHANGE, *_CHANGE_MORE, *refusals)),
+            "202": json_answer("Saved, at the next revision.", "ConfigurationReceipt", _links()),
+            **refusals_of((*ALWAYS, *CHANGE, *CHANGE_MORE, *refusals)),
         },
     }
 
 
 def _action(name: str, summary: str, parameters: list[Any]) -> dict[str, Any]:
     return {
-        **_change(name, summary, "ActionModel", [*parameters, KEY]),
+        **change(name, summary, "ActionModel", [*parameters, KEY]),
         "responses": {
-            "202": _json_answer("Accepted, not done.", "ActionReceipt", _links()),
-            **_refusals((*_ALWAYS, *_CHANGE, *_CHANGE_MORE, *_ACTION)),
+            "202": json_answer("Accepted, not done.", "ActionReceipt", _links()),
+            **refusals_of((*ALWAYS, *CHANGE, *CHANGE_MORE, *_ACTION)),
         },
-    }
-
-
-def _change(name: str, summary: str, body: str, parameters: list[Any]) -> dict[str, Any]:
-    schema = {"$ref": _REFS.format(model=body)}
-    return {
-        "operationId": name,
-        "summary": summary,
-        "parameters": parameters,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
     }
 
 
 def _engine_log() -> dict[str, Any]:
     kib = {"type": "integer", "minimum": 1, "maximum": 256, "default": 64}
-    return _read(
+    return read(
         "engine_log",
         "EngineLog",
         "The end of an instance's engine log.",
@@ -262,7 +227,7 @@ def _engine_log() -> dict[str, Any]:
 
 def _load() -> dict[str, Any]:
     one = {"name": "deployment", "in": "query", "schema": ID["schema"]}
-    return _read(
+    return read(
         "load", "Load", "Live load of every model.", parameters=[one], refusals=("not_found",)
     )
 
@@ -275,10 +240,10 @@ def _openapi() -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "OpenAPI 3.1.",
-                "headers": _ON_EVERY_ANSWER,
+                "headers": ON_EVERY_ANSWER,
                 "content": {"application/json": document},
             },
-            **_refusals((*_ALWAYS, "invalid_request")),
+            **refusals_of((*ALWAYS, "invalid_request")),
         },
     }
 
@@ -294,47 +259,12 @@ def _links() -> dict[str, Any]:
     return links
 
 
-# Answers
-
-
-def _json_answer(
-    description: str, shape: str, links: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REFS.format(model=shape)}}}
-    answer = {"description": description, "headers": _ON_EVERY_ANSWER, "content": content}
-    return {**answer, "links": dict(links)} if links else answer
-
-
-def _refusals(codes: Iterable[str]) -> dict[str, Any]:
-    """By status, with the codes that it can have."""
-    by_status: dict[int, list[str]] = {}
-    for code in dict.fromkeys(codes):
-        by_status.setdefault(MANAGEMENT_ERRORS[code].http_status, []).append(code)
-    return {
-        str(status): {
-            "description": ", ".join(f"`{code}`" for code in found) + ".",
-            "headers": _ON_EVERY_ANSWER,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "allOf": [
-                            {"$ref": _REFS.format(model="Error")},
-                            {"properties": {"error": {"properties": {"code": {"enum": found}}}}},
-                        ]
-                    }
-                }
-            },
-        }
-        for status, found in sorted(by_status.items())
-    }
-
-
 # Schemas
 
 
 def _schemas() -> dict[str, Any]:
-    modes = [(shape, "validation") for shape in (*_BODIES, *_ANSWERS)]
-    _, whole = models_json_schema(modes, ref_template=_REFS)  # type: ignore[arg-type]  # literals
+    modes = [(shape, "validation") for shape in (*_BODIES, *HOST_BODIES, *_ANSWERS, *HOST_ANSWERS)]
+    _, whole = models_json_schema(modes, ref_template=REFS)  # type: ignore[arg-type]  # literals
     schemas: dict[str, Any] = json.loads(json.dumps(whole["$defs"]))
     action = schemas["ActionModel"]["properties"]["action"]
     action["enum"] = sorted(ACTIONS | ACTIONS_NOT_OFFERED)

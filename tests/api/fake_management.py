@@ -20,6 +20,7 @@ INCARNATION = "01M5E0M1C4VQT1DXDZNMJ75NRN"
 NOW_MS = 1_792_545_615_000
 REQUEST_DEADLINE_MS = 1_800_000
 PAGE_MAX = 64
+HOST_A = "01M5E0MPXN61STKHGZ6BTEFVMA"
 
 
 class FakeClock:
@@ -112,6 +113,10 @@ class FakeManagement:
         """Raised by the next change instead of making it."""
         self.profiles = {"vllm", "llamacpp"}
         self.full_config = {}
+        self.machines = {
+            name: {"host_id": id, "name": name, "state": "online"}
+            for name, id in (("gpu-a", HOST_A), ("gpu b/1", "01M5E0MPXN61STKHGZ6BTEFVMB"))
+        }
         self._holds = {}
         self._ulids = iter(f"01M5E1{n:020d}" for n in range(1_000_000))
 
@@ -184,6 +189,11 @@ class FakeManagement:
             request_deadline_s=REQUEST_DEADLINE_MS / 1000,
             document=canonical_json(document),
         )
+
+    def check_known(self, deployment, instance):
+        model = self.models.get(deployment)
+        if model is None or (instance is not None and instance >= len(model.running)):
+            raise Refused("not_found", "There is no such deployment or instance")
 
     async def create(self, request):
         await self.pass_by("create")
@@ -320,6 +330,37 @@ class FakeManagement:
         if deployment is not None and deployment not in self.models:
             raise Refused("not_found", "There is no such deployment")
         return {"observed_at_ms": NOW_MS, "stale_after_ms": 3000, "deployments": []}
+
+    async def hosts(self):
+        await self.pass_by("hosts")
+        return {"api_version": "1", "hosts": [*self.machines.values()], "observed_at_ms": "1"}
+
+    async def host(self, id_or_name):
+        await self.pass_by("host")
+        return {"api_version": "1", **self._machine(id_or_name)}
+
+    async def act_on_host(self, host, request):
+        await self.pass_by("act_on_host")
+        self._check_open()
+        machine = self._machine(host)
+        action = type(request).__name__.removesuffix("Host").lower()
+        machine["state"] = action
+        self.emit(f"host_{action}", host_id=machine["host_id"])
+        response = {"action": action, "api_version": "1", "host_id": machine["host_id"]}
+        return self._remember(request.receipt, canonical_json(response))
+
+    async def invite(self, request):
+        await self.pass_by("invite")
+        self._check_open()
+        invitation = {"host_name": request.name, "expires_at_ms": str(request.expires_in_ms)}
+        receipt = json.loads(self._remember(request.receipt, canonical_json(invitation)))
+        return canonical_json({**receipt, "document": "secret", "recover": request.recover})
+
+    def _machine(self, id_or_name):
+        for machine in self.machines.values():
+            if id_or_name in (machine["host_id"], machine["name"]):
+                return machine
+        raise Refused("not_found", "There is no such host")
 
 
 def _invalid_config(path, detail):

@@ -82,5 +82,9 @@ def test_paths_are_those_of_the_page():
         "/metrics/load",
         "/metrics/latency",
         "/model-sources",
+        "/hosts",
+        "/hosts/{id}",
+        "/hosts/{id}/actions",
+        "/invitations",
         "/openapi.json",
     }

@@ -1,0 +1,158 @@
+"""Machines as GET hosts shows them: what is on record, what is charged, and what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from capyctl.control.books import Books
+from capyctl.control.eligibility import why_not_eligible
+from capyctl.control.sessions import Session, SessionState
+from capyctl.control.surroundings import World
+from capyctl.domain.devices import MemoryDomain
+from capyctl.domain.errors import Refused
+from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord, HostState
+from capyctl.domain.ids import DomainName, HostId
+from capyctl.machines.deployment import Picture
+from capyctl.machines.host_changes import host_named
+from capyctl.machines.observed import observed_instance
+from capyctl.telemetry.hosts import HostedInstance, HostParts, HostUse, render_host
+
+_SHOWN = {
+    SessionState.ONLINE: "online",
+    SessionState.SUSPENDED: "suspended",
+    SessionState.LOST: "offline",
+}
+
+
+@attrs.frozen(kw_only=True)
+class OwnHost:
+    """The machine inside a standalone daemon."""
+
+    id: HostId
+    publication: Callable[[], HostPublication]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class HostsView:
+    """Reads of memory only: nothing is asked of a host."""
+
+    world: World
+    books: Books
+    own: OwnHost | None = None
+
+    def every(self) -> dict[str, Any]:
+        """The body of GET hosts, sorted by name."""
+        shown = [render_host(parts) for parts in self._parts()]
+        return {
+            "api_version": "1",
+            "hosts": sorted(shown, key=lambda host: (host["name"], host["host_id"])),
+            "observed_at_ms": str(self.world.clock.wall_ms()),
+        }
+
+    def one(self, id_or_name: str) -> dict[str, Any]:
+        """The body of GET hosts/{id or name}. Raises Refused(not_found)."""
+        found = next((parts for parts in self._parts() if parts.id == id_or_name), None)
+        if found is None:
+            named = host_named(self.world.directory.hosts.values(), id_or_name)
+            if named is None:
+                raise Refused("not_found", f"There is no host {id_or_name}")
+            found = self._of_record(named)
+        return {"api_version": "1", **render_host(found)}
+
+    def find(self, id_or_name: str) -> HostRecord:
+        """A machine that is on record. Raises Refused(not_found)."""
+        hosts = self.world.directory.hosts
+        found = hosts.get(HostId(id_or_name)) or host_named(hosts.values(), id_or_name)
+        if found is None:
+            raise Refused("not_found", f"There is no host {id_or_name}")
+        return found
+
+    def _parts(self) -> list[HostParts]:
+        found = [self._of_record(record) for record in self.world.directory.hosts.values()]
+        if self.own is not None:
+            found.append(self._of_own(self.own))
+        return found
+
+    def _of_own(self, own: OwnHost) -> HostParts:
+        publication = own.publication()
+        return HostParts(
+            id=own.id,
+            name=own.id,
+            state="online",
+            publication=publication,
+            now_ms=self.world.clock.wall_ms(),
+            use=self._use(own.id, publication),
+            sample_age_s=self._sample_age_s(own.id),
+            instances=self._instances(own.id),
+        )
+
+    def _of_record(self, record: HostRecord) -> HostParts:
+        session = self.world.sessions.of(record.id)
+        return HostParts(
+            id=record.id,
+            name=record.name,
+            state=self._state(record, session),
+            state_s=self._state_s(session),
+            ineligible=why_not_eligible(record, session),
+            draining=record.draining,
+            compatibility=Compatibility.SUPPORTED if session is None else session.compatibility,
+            publication=record.publication,
+            enrolled_at_ms=record.enrolled_at_ms,
+            revoked_at_ms=record.revoked_at_ms,
+            certificate_expires_at_ms=self.world.directory.certificates_end_at_ms.get(record.id),
+            now_ms=self.world.clock.wall_ms(),
+            use={} if record.publication is None else self._use(record.id, record.publication),
+            sample_age_s=self._sample_age_s(record.id),
+            instances=self._instances(record.id),
+        )
+
+    def _state(self, record: HostRecord, session: Session | None) -> str:
+        if record.state is HostState.REVOKED:
+            return "revoked"
+        return "offline" if session is None else _SHOWN[session.state]
+
+    def _state_s(self, session: Session | None) -> float | None:
+        if session is None or not session.came:
+            return None
+        return self.world.clock.monotonic_s() - session.since_s
+
+    def _sample_age_s(self, host: HostId) -> float | None:
+        looked = self.world.sessions.memory.get(host)
+        return None if looked is None else self.world.clock.monotonic_s() - looked.at_s
+
+    def _use(self, host: HostId, publication: HostPublication) -> dict[DomainName, HostUse]:
+        return {domain.name: self._domain(host, domain) for domain in publication.shape.domains}
+
+    def _domain(self, host: HostId, domain: MemoryDomain) -> HostUse:
+        pool = (host, domain.name)
+        looked = self.world.sessions.memory.get(host)
+        return HostUse(
+            charged_bytes=self.books.ledger.charged_bytes(pool),
+            parked_bytes=self.books.ledger.parked_bytes(pool),
+            outside_bytes=self.books.foreign.get(pool, 0),
+            available_bytes=None if looked is None else looked.available_bytes.get(domain.name),
+        )
+
+    def _instances(self, host: HostId) -> tuple[HostedInstance, ...]:
+        directory = self.world.directory
+        found = []
+        for id, mine in directory.instances.items():
+            deployment = directory.deployments.get(id)
+            if deployment is None:
+                continue
+            operations = directory.open_operations.get(id, {})
+            picture = Picture(deployment=deployment, instances=mine, operations=operations)
+            found += [
+                HostedInstance(
+                    deployment=id,
+                    name=deployment.spec.name,
+                    index=one.id.index,
+                    observed=observed_instance(one, picture.accepted(one)),
+                )
+                for one in mine.values()
+                if one.held is not None and one.held.candidate.host == host
+            ]
+        return tuple(sorted(found, key=lambda one: (one.name, one.index)))
