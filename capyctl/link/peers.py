@@ -69,10 +69,11 @@ def refusal(
             message=f"this server knows no host {host}: it may have been put back from an older "
             "backup. Invite the machine under a new name and join it again",
         )
-    return _by_record(record, peer_fingerprint(tls))
+    return record_refusal(record, peer_fingerprint(tls))
 
 
-def _by_record(record: HostRecord, fingerprint: str | None) -> PeerRefusal | None:
+def record_refusal(record: HostRecord, fingerprint: str | None) -> PeerRefusal | None:
+    """Why a host that shows this certificate may not go on; None when it may."""
     again = (
         f"on the server `capyctl invite host {record.name} --recover --output F`, on this machine "
         "`capyctl join host --recover --join-file F`, then start it again"

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import trio
 
 from capyctl.link.channel import Channel, ChannelClosed
-from capyctl.wire.link import BadFrame, Frame, write_frame
+from capyctl.wire.link import BadFrame, Frame, FrameTooLarge, write_frame
 
 QUEUE_COUNT_MAX = 8192
 QUEUE_BYTES_MAX = 8 * 1024 * 1024
@@ -35,6 +35,7 @@ class Session(Generic[F]):
         self._beat: bytes | None = None
         self._more = trio.Event()
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._leaving: str | None = None
         self.ended: str | None = None
         """Why it has ended."""
@@ -43,12 +44,13 @@ class Session(Generic[F]):
         """Run ``body`` over the channel, and close that afterwards, in bounded time.
 
         Returns:
-            Why it ended: ``closed: …``, ``silent``, ``slow``, ``bad_frame: …``, or what `close`
-            was told. Cancelling closes the channel, too.
+            Why it ended: ``closed: …``, ``silent``, ``slow``, ``bad_frame: …``,
+            ``too_large: …``, or what `close` was told. Cancelling closes the channel, too.
         """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self._write)
                     await self._guarded(body)
                     nursery.cancel_scope.cancel()
@@ -67,6 +69,13 @@ class Session(Generic[F]):
             self.close(f"closed: {closed.why}")
         except BadFrame as problem:
             self.close(f"bad_frame: {problem}")
+        except FrameTooLarge as problem:
+            self.close(f"too_large: {problem}")
+
+    def start_soon(self, fn: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run this beside the body, until the session ends. It must not raise."""
+        assert self._nursery is not None
+        self._nursery.start_soon(fn, *args)
 
     def post(self, frame: Frame) -> None:
         """Queue a frame. Too many that wait, or too large ones, end the session as ``slow``.

@@ -20,10 +20,12 @@ from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.identity import ExitStatus
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
 from capyctl.domain.specs import Charges
-from capyctl.wire.link import DETAIL_CHARS_MAX, BadFrame, Error
+from capyctl.wire.link import DETAIL_CHARS_MAX, FRAME_BYTES_MAX, BadFrame, Error
 
 LOG_TAIL_BYTES_MAX = 256 * 1024
 """The most of an engine's log that crosses at a time, as for one machine alone."""
+_TAIL_WIRE_BYTES_MAX = FRAME_BYTES_MAX - 4096
+"""Escaped, a control character takes six bytes; the rest of the frame takes less than this."""
 
 
 # -- the calls ----------------------------------------------------------------------------------
@@ -192,6 +194,14 @@ def from_wire(kind: type[V], data: object) -> V:
         return msgspec.convert(data, kind, strict=True, str_keys=True)
     except (msgspec.ValidationError, AssertionError, RecursionError) as problem:
         raise BadFrame(f"no {kind.__name__}: {problem}") from None
+
+
+def bounded_tail(text: str, truncated: bool) -> Tail:
+    """The last whole lines of ``text`` that fit into a frame, whatever they are made of."""
+    while len(msgspec.json.encode(text)) > _TAIL_WIRE_BYTES_MAX:
+        half = text[len(text) // 2 :]
+        text, truncated = half[half.find("\n") + 1 :], True
+    return Tail(text=text, truncated=truncated)
 
 
 # -- errors -------------------------------------------------------------------------------------
