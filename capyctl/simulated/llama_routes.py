@@ -97,9 +97,7 @@ class LlamaRoutes:
         )
         for path, route in other.hearing().items():
             gated[path] = self._only(hears, route, "audio input")
-        for path, route in other.generating().items():
-            gated[path] = self._only(not embeds, route, "completions")
-        return gated
+        return gated | other.generating()
 
     def _only(self, there: bool, route: Route, what: str) -> Route:
         async def refuse(exchange: Exchange) -> None:
@@ -202,10 +200,6 @@ class LlamaRoutes:
         await self._openai(exchange, read_text_request(_payload(exchange), is_chat=False))
 
     async def _openai(self, exchange: Exchange, request: TextRequest) -> None:
-        if self._options.has("embedding") or self._options.has("reranking"):
-            message = "This server does not support completions"
-            await self._error(exchange, 501, message, "not_supported_error")
-            return
         await self._text(exchange, request, LlamaShape(request, request.model or self._names[0]))
 
     async def _text(self, exchange: Exchange, request: TextRequest, shape: Shape) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -13,13 +14,16 @@ import pytest
 import trio
 
 from capyctl.contracts.engines import NotReady
+from capyctl.dataplane.routes import ENGINE_PATHS
+from capyctl.domain.specs import ModelTask
 from capyctl.engines.activity import Activity, look
 from capyctl.engines.http import request_json
 from capyctl.engines.installations import read_llama_server
 from capyctl.engines.llama_cpp import LlamaCpp
 from capyctl.engines.llama_cpp_options import LLAMA_CPP_OPTIONS
 from capyctl.engines.preparation import prepare_launch
-from tests.engines_unit.scenes import KEYS, control, order, surroundings
+from capyctl.engines.readiness import Caller
+from tests.engines_unit.scenes import KEYS, control, order, question_for, surroundings
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
@@ -48,16 +52,22 @@ def ordered():
 @pytest.fixture
 def started(family, ordered, free_port, tmp_path):
     """The engine as rendered, and how to reach it. Ended by its own pid, and SIGTERM is enough."""
+    with engine_of(family, ordered, free_port, tmp_path) as engine:
+        yield engine, control(free_port, admin_key=None)
+
+
+@contextlib.contextmanager
+def engine_of(family, ordered, free_port, tmp_path):
     prepare_launch(ordered, family.surroundings)
     rendered = family.render(ordered, port=free_port, keys=KEYS)
     with (tmp_path / "output").open("w") as output:
         engine = subprocess.Popen(
             rendered.argv, env=rendered.env, stdout=output, stderr=output, start_new_session=True
         )
-    yield engine, control(free_port, admin_key=None)
-    if engine.poll() is None:
-        engine.terminate()
     try:
+        yield engine
+        if engine.poll() is None:
+            engine.terminate()
         engine.wait(END_WITHIN_S)
     finally:
         if engine.poll() is None:
@@ -96,6 +106,37 @@ async def test_the_rendered_command_line_becomes_ready_as_ordered(family, ordere
                 seen = await family.sample(at)
             assert await look(family, at) is Activity.BUSY
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("task", "typed"),
+    [
+        (ModelTask.EMBED, {"llamacpp.pooling": "mean"}),
+        (ModelTask.RERANK, {}),
+        (ModelTask.GENERATE, {}),
+    ],
+    ids=str,
+)
+async def test_its_routes_are_those_of_its_task(family, ordered, free_port, tmp_path, task, typed):
+    engine = attrs.evolve(ordered.engine, task=task, typed=typed)
+    ordered = attrs.evolve(ordered, engine=engine)
+    at = attrs.evolve(control(free_port, admin_key=None), task=task)
+    with engine_of(family, ordered, free_port, tmp_path):
+        with trio.fail_after(READY_WITHIN_S):
+            assert await family.wait_ready(at, ordered) is None
+            caller = Caller(control=at)
+            answers = {
+                path: await caller.put(question_for(path), within_s=READY_WITHIN_S)
+                for path in ENGINE_PATHS
+            }
+    answered = {path for path, reply in answers.items() if reply.status == 200}
+    assert answered >= family.routes(task)
+    # Its one model generates as well, whatever it was started for; a real embedder would not.
+    generates = family.routes(ModelTask.GENERATE)
+    also = {"/v1/embeddings"} if task is ModelTask.RERANK else set()
+    assert answered - family.routes(task) <= generates | also
+    if task is ModelTask.GENERATE:
+        assert answered == generates
 
 
 async def generate(port):

@@ -12,6 +12,7 @@ from capyctl.domain.ids import DeploymentId, DomainName, GpuId, HostId, Instance
 from capyctl.domain.launches import Endpoint, LaunchOrder
 from capyctl.domain.specs import EngineSettings, Residency
 from capyctl.domain.units import GIB
+from capyctl.engines.questions import PATH_OF_TASK, Question, ask
 from capyctl.engines.surroundings import Surroundings
 from tests.engines_unit.fake_server import Asked, Told
 
@@ -91,6 +92,20 @@ def control(port: int, *, level: int | None = None, admin_key: str | None = "adm
         model_path="/models/m",
         level=level,
     )
+
+
+def question_for(path: str) -> Question:
+    """A small request that an engine with that path answers with 200."""
+    if path in PATH_OF_TASK.values():
+        return ask(path, "m", "a b", 1)
+    fields = {
+        "/v1/completions": {"prompt": "x", "max_tokens": 1},
+        "/v1/score": {"text_1": "x", "text_2": ["y"]},
+        "/v1/responses": {"input": "x", "max_output_tokens": 1},
+        "/tokenize": {"prompt": "x", "content": "x"},
+    }
+    messages = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    return Question(path=path, fields={"model": "m", **fields.get(path, messages)})
 
 
 @attrs.define(slots=False)
