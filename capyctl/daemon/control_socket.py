@@ -42,16 +42,9 @@ class ControlSocket:
         """Serve until cancelled; the socket file is removed then."""
         self.path.unlink(missing_ok=True)
         listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        before = os.umask(0o177)
         try:
-            await listening.bind(short_path(folder))
-        finally:
-            os.umask(before)
-            os.close(folder)
-        listening.listen(CONNECTIONS_MAX)
-        limit = trio.CapacityLimiter(CONNECTIONS_MAX)
-        try:
+            await self._bind(listening)
+            limit = trio.CapacityLimiter(CONNECTIONS_MAX)
             async with trio.open_nursery() as nursery:
                 task_status.started()
                 while True:
@@ -61,14 +54,24 @@ class ControlSocket:
             listening.close()
             self.path.unlink(missing_ok=True)
 
+    async def _bind(self, listening: trio.socket.SocketType) -> None:
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        before = os.umask(0o177)
+        try:
+            await listening.bind(short_path(folder))
+        finally:
+            os.umask(before)
+            os.close(folder)
+        listening.listen(CONNECTIONS_MAX)
+
     async def _one(self, connection: trio.socket.SocketType, limit: trio.CapacityLimiter) -> None:
-        async with limit:
-            with trio.move_on_after(REQUEST_S_MAX):
-                try:
-                    await self._converse(connection)
-                except OSError as problem:
-                    self.log("control_socket_broke", problem=str(problem))
-            connection.close()
+        with connection:
+            async with limit:
+                with trio.move_on_after(REQUEST_S_MAX):
+                    try:
+                        await self._converse(connection)
+                    except OSError as problem:
+                        self.log("control_socket_broke", problem=str(problem))
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         if not _ours(connection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,10 +118,27 @@ async def _serve(
     settings: StandaloneSettings, credentials: Credentials, machine: OwnMachine, log: Log
 ) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    with _naming(settings.inference, "--listen"):
-        inference = bind(settings.inference.host, settings.inference.port)
-    with _naming(settings.management, "--management-listen"):
-        listeners = await open_loopback(settings.management.host, settings.management.port)
+    # A start that fails between here and serving closes what it has bound.
+    with contextlib.ExitStack() as bound:
+        with _naming(settings.inference, "--listen"):
+            inference = bind(settings.inference.host, settings.inference.port)
+        bound.enter_context(inference)
+        with _naming(settings.management, "--management-listen"):
+            listeners = await open_loopback(settings.management.host, settings.management.port)
+        for listener in listeners:
+            bound.callback(listener.socket.close)
+        await _serve_on(inference, listeners, settings, credentials, machine, log)
+
+
+async def _serve_on(
+    inference: socket.socket,
+    listeners: list[trio.SocketListener],
+    settings: StandaloneSettings,
+    credentials: Credentials,
+    machine: OwnMachine,
+    log: Log,
+) -> None:
+    """Until a signal; both listeners are closed then."""
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async with open_daemon(settings, machine, log) as daemon:
             plane = _plane(daemon, credentials, log)

@@ -56,17 +56,17 @@ async def serve(
         OSError: the address cannot be had.
     """
     listening = bind(*where) if isinstance(where, tuple) else where
-    serving = begin_serving(plane)
-    try:
-        async with trio.open_nursery() as nursery:
-            Acceptor(serving, nursery, serving.poller.add(listening)).begin()
-            nursery.start_soon(serving.poller.run)
-            nursery.start_soon(serving.alarms.run)
-            host, port = listening.getsockname()[:2]
-            task_status.started((host, port))
-    finally:
-        serving.poller.close()
-        listening.close()
+    with listening:
+        serving = begin_serving(plane)
+        try:
+            async with trio.open_nursery() as nursery:
+                Acceptor(serving, nursery, serving.poller.add(listening)).begin()
+                nursery.start_soon(serving.poller.run)
+                nursery.start_soon(serving.alarms.run)
+                host, port = listening.getsockname()[:2]
+                task_status.started((host, port))
+        finally:
+            serving.poller.close()
 
 
 class Acceptor:
@@ -110,8 +110,12 @@ class Acceptor:
         if self._count >= limits.connections_max + REFUSED_MAX:
             raw.close()
             return
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        polled = serving.poller.add(raw)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            polled = serving.poller.add(raw)
+        except OSError:
+            raw.close()  # gone already, or the kernel watches no more sockets for us
+            return
         client = Client(polled, serving.poller, serving.alarms, serving.heads, limits)
         self._count += 1
         self._nursery.start_soon(self._serve, Connection(serving, client, over_cap=over_cap))

@@ -110,11 +110,11 @@ class HttpServer:
         """Until `stop_listening`, and until every exchange has ended then."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listening))
         async with trio.open_nursery() as nursery:
-            with self._stopped:
-                while True:
-                    stream = await listener.accept()
-                    nursery.start_soon(self._connection, stream)
-            await listener.aclose()
+            async with listener:
+                with self._stopped:
+                    while True:
+                        stream = await listener.accept()
+                        nursery.start_soon(self._connection, stream)
             for scope in self._idle:
                 scope.cancel()
 
