@@ -47,7 +47,6 @@ class Client:
 
     __slots__ = (
         "_alarms",
-        "_answering",
         "_head_timeout_s",
         "_limits",
         "_poller",
@@ -102,12 +101,6 @@ class Client:
         self._unsent: memoryview | None = None
         self._put_off: bytes | None = None
         self._unread = True
-        self._answering = False
-
-    @property
-    def idle(self) -> bool:
-        """Between two requests."""
-        return not self._answering and not self.reader.begun and self.bad is None
 
     @property
     def is_blocked(self) -> bool:
@@ -130,7 +123,6 @@ class Client:
 
     def begin_reading(self) -> None:
         """Read the next request: first what was kept, then what the socket has."""
-        self._answering = False
         self.begun_s = self.last_byte_s = self._poller.now_s
         self.socket.on_readable = self._read
         try:
@@ -145,7 +137,6 @@ class Client:
 
     def begin_answering(self) -> None:
         """A request is complete: from now on watch for the client's leaving."""
-        self._answering = True
         self.socket.on_readable = self._overhear
         if self._unread or self.socket.hung_up:
             self._overhear()

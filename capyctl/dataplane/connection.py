@@ -71,8 +71,7 @@ class Connection:
 
     async def run(self) -> None:
         """Serve requests until the connection ends. Cancelling closes it."""
-        state, client = self._plane.state, self._client
-        state.connections[self] = None
+        client = self._client
         client.on_news = self._take_news
         try:
             self._read_next()
@@ -81,15 +80,10 @@ class Connection:
         except Exception as error:
             self._report_bug(error)
         finally:
-            del state.connections[self]
             if self._exchange is not None:
                 self._exchange.abandon()
             answer = self._answer
             client.close(reset=answer is not None and answer.needs_reset)
-
-    def close_if_idle(self) -> None:
-        if self._client.idle:
-            self._client.lose("closed")
 
     def _read_next(self) -> None:
         self._answer = None

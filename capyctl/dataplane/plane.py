@@ -52,19 +52,12 @@ class InProgress(Protocol):
         """Break it off now, in the form that its answer has reached."""
 
 
-class Held(Protocol):
-    """A client's connection."""
-
-    def close_if_idle(self) -> None: ...
-
-
 @attrs.define(eq=False)
 class PlaneState:
     """What is going on, over all listeners of a plane."""
 
     shutting_down: bool = False
     requests: dict[InProgress, None] = attrs.field(factory=dict)
-    connections: dict[Held, None] = attrs.field(factory=dict)
     became_idle: trio.Event | None = None
     """There while somebody waits for it."""
 
@@ -134,13 +127,15 @@ class Plane:
         return len(self.state.requests)
 
     def begin_shutdown(self) -> None:
-        """From now on answer 503 `shutting_down`, waiting requests included. Streams go on."""
+        """From now on answer 503 `shutting_down`, waiting requests included. Streams go on.
+
+        Connections between two requests stay open: a request that is on its way meets the
+        answer, not a closed connection.
+        """
         state = self.state
         state.shutting_down = True
         for request in list(state.requests):
             request.begin_shutdown()
-        for connection in list(state.connections):
-            connection.close_if_idle()
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is in progress; False when some are after ``timeout_s``."""

@@ -39,7 +39,7 @@ async def test_new_requests_and_health_are_503():
         assert await plane.plane.wait_idle(0)
 
 
-async def test_idle_connections_are_closed_and_waiting_requests_told():
+async def test_idle_connections_are_answered_once_more_and_waiting_requests_told():
     async with world() as plane:
         idle, waits = await plane.client(), await plane.client()
         await idle.send(get("/v1/models"))
@@ -49,6 +49,8 @@ async def test_idle_connections_are_closed_and_waiting_requests_told():
             await trio.lowlevel.checkpoint()
         plane.plane.begin_shutdown()
         assert_shutting_down(await waits.answer())
+        await idle.send(post(BODY))
+        assert_shutting_down(await idle.answer())
         assert await idle.ended()
         assert plane.admission.waiting_count == 0
 
