@@ -107,6 +107,19 @@ class CheckpointFacts:
 
 
 @attrs.frozen(kw_only=True)
+class HostFiles:
+    """How far one of several machines has come with a model's files."""
+
+    host: str
+    state: DigestState = DigestState.PENDING
+    digest: str | None = None
+    """As measured there."""
+    diagnostic: str | None = None
+    detail: str | None = None
+    source: SourceRecord | None = None
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointRecord:
     """The durable state of a deployment's digest."""
 
@@ -119,3 +132,8 @@ class CheckpointRecord:
     """One sentence for people."""
     source: SourceRecord | None = None
     """The download; None for files that are on the machine, and before the first news of it."""
+    host: str | None = None
+    """Of several machines, the one whose measurement the others are held against."""
+    hosts: tuple[HostFiles, ...] = ()
+    """Each of several machines, by id; what is above is what they come to together. Empty where
+    there is one machine."""

@@ -201,3 +201,24 @@ class ResolvedSpec:
     weights_bytes: int | None
     provisional: bool
     """True while the figures do not rest on measured weights."""
+    model_path: str | None = None
+    """Where the files are on the machine, absolute; None: where the specification says."""
+
+
+@attrs.frozen(kw_only=True)
+class HostVariant:
+    """What a deployment comes to on some machines, where that is not what it is on others."""
+
+    hosts: tuple[HostId, ...]
+    settings: ResolvedSpec
+    """Without candidates: those of all machines are together."""
+
+
+@attrs.frozen(kw_only=True)
+class HostRefusal:
+    """A machine that a deployment may not run on, or cannot."""
+
+    host: HostId
+    diagnostic: str
+    """Closed token: ``profile_not_published``, ``selector_mismatch``, ``checkpoint_unusable`` …"""
+    detail: str

@@ -13,7 +13,14 @@ from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.launches import ModelFiles
 from capyctl.domain.measured import measured_candidate
 from capyctl.domain.operations import Operation, OperationKind
-from capyctl.domain.specs import Candidate, DeploymentSpec, Measured, ResolvedSpec
+from capyctl.domain.specs import (
+    Candidate,
+    DeploymentSpec,
+    HostRefusal,
+    HostVariant,
+    Measured,
+    ResolvedSpec,
+)
 from capyctl.machines.instance import Instance, InstanceState
 
 
@@ -63,7 +70,12 @@ class Deployment:
     """Instances that an operator stopped one by one."""
     checkpoint: CheckpointRecord = attrs.field(factory=CheckpointRecord)
     resolved: ResolvedSpec | None = None
-    """None until the files are measured, or when the figures do not work out."""
+    """None until the files are measured, or when the figures do not work out. With several
+    machines its candidates are those of all of them."""
+    variants: tuple[HostVariant, ...] = ()
+    """Machines on which it comes to something else than `resolved` but for the candidates."""
+    refused: tuple[HostRefusal, ...] = ()
+    """Of several machines, those that it may not or cannot run on."""
     restarts: tuple[Restart, ...] = ()
     """Left to do of a replace, in order."""
     preinitialize: Operation | None = None

@@ -10,7 +10,14 @@ import attrs
 from capyctl.domain.ids import HostId, LaunchId, SwitchId
 from capyctl.domain.launches import LaunchRecord, ModelFiles
 from capyctl.domain.operations import Operation
-from capyctl.domain.specs import Candidate, Charges, EngineSettings, Residency, Windows
+from capyctl.domain.specs import (
+    Candidate,
+    Charges,
+    EngineSettings,
+    HostVariant,
+    Residency,
+    Windows,
+)
 
 
 class Cause(enum.Enum):
@@ -42,6 +49,8 @@ class StartOrder:
     """The switch that an evicting start was promised."""
     files: ModelFiles | None = None
     """The model's files as they were measured."""
+    variants: tuple[HostVariant, ...] = ()
+    """Machines among the candidates on which it is launched otherwise."""
 
 
 @attrs.frozen(kw_only=True)
@@ -307,7 +316,8 @@ class HostBack:
     name: str
     """What people call the host."""
     running: bool = True
-    """False when the process of its launch is certainly gone, by its recorded identity."""
+    """False when the process of its launch is certainly gone, by its recorded identity. The
+    instance's actor asks the host as it reads the message."""
     fresh: bool = False
     """The host's own process is another one: its engines have to be proven again."""
 
