@@ -16,6 +16,7 @@ from capyctl.dataplane.bodies import (
     with_form_model,
     with_json_model,
 )
+from capyctl.dataplane.doors import Decision, LocalAnswer
 from capyctl.dataplane.failures import SHUTTING_DOWN, Failure, failure
 from capyctl.dataplane.heads import RequestHead
 from capyctl.dataplane.plane import Plane
@@ -30,13 +31,6 @@ from capyctl.dataplane.routes import (
 
 READING_METHODS = frozenset({b"GET", b"HEAD"})
 _HEALTHY = b'{"status":"ok"}'
-
-
-@attrs.frozen(kw_only=True)
-class LocalAnswer:
-    """A 200 that no engine is needed for."""
-
-    body: bytes
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -61,10 +55,14 @@ class Admitted:
         return with_json_model(self.body, served_name)
 
 
-def check_head(plane: Plane, head: RequestHead) -> Failure | LocalAnswer | EnginePath:
+def check_head(plane: Plane, head: RequestHead) -> Decision:
     """Decide from the head alone, so that a refusal needs no body."""
     if head.engine_path is None and head.path == HEALTH_PATH and head.method in READING_METHODS:
         return SHUTTING_DOWN if plane.shutting_down else LocalAnswer(body=_HEALTHY)
+    if plane.cors is not None and not plane.state.shutting_down:
+        preflight = plane.cors.preflight(head.method, head.headers)
+        if preflight is not None:
+            return LocalAnswer(body=b"", lines=preflight)
     key = plane.api_key
     if key is not None and head.fitting_key is not key:
         if not _key_fits(key, head):

@@ -109,11 +109,15 @@ class Answer:
                 self.closes = True
             self.whole(failure.status, failure.headers, failure.body)
             return
-        self.broken = True
-        self.closes = True
+        self.break_off()
         if self.is_stream and not self.is_sized:
             event = failure.event if self._at_event_end() else b"\n\n" + failure.event
             self._client.push(as_chunk(event) if self.chunked else event)
+
+    def break_off(self) -> None:
+        """Let it end where it is, so that nobody takes it for complete."""
+        self.broken = True
+        self.closes = True
 
     @property
     def needs_reset(self) -> bool:

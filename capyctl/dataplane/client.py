@@ -14,8 +14,9 @@ from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import BadHead
 from capyctl.dataplane.parking import Bell
 from capyctl.dataplane.plane import Limits
-from capyctl.dataplane.poller import PolledSocket, Poller
+from capyctl.dataplane.poller import Poller
 from capyctl.dataplane.reading import RequestReader
+from capyctl.dataplane.tls import Wire
 
 RECV_BYTES = 256 * 1024
 KEPT_MAX = 64 * 1024
@@ -70,13 +71,13 @@ class Client:
 
     def __init__(
         self,
-        polled: PolledSocket,
+        wire: Wire,
         poller: Poller,
         alarms: Alarms,
         heads: HeadCache,
         limits: Limits,
     ) -> None:
-        self.socket = polled
+        self.socket = wire
         self.bell = Bell()
         self.reader = RequestReader(
             heads,
@@ -171,7 +172,7 @@ class Client:
         except OSError:
             self.lose("closed")
             return True
-        if sent == len(data):
+        if sent == len(data) and not self.socket.holds_back:
             return True
         self._unsent = memoryview(data)[sent:]
         self.stall_s = trio.current_time() + self._limits.client_stall_max_s
@@ -209,10 +210,7 @@ class Client:
         await self.flush()
         if self.gone is not None:
             return
-        try:
-            self.socket.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
+        self.socket.end_sending()
         end_s = trio.current_time() + self._limits.linger_s
         left = [LINGER_BYTES_MAX]
         self.look = lambda now_s: self._end_linger() if now_s >= end_s else end_s
@@ -280,7 +278,7 @@ class Client:
             count = len(data)
             if count:
                 reader.feed(data)
-            full = count == RECV_BYTES
+            full = count >= RECV_BYTES
         else:
             count = self.socket.recv_into(space)
             reader.filled(count)
@@ -322,7 +320,7 @@ class Client:
         except OSError:
             self.lose("closed")
             return
-        if sent < len(unsent):
+        if sent < len(unsent) or self.socket.holds_back:
             self._unsent = unsent[sent:]
             self.stall_s = self._poller.now_s + self._limits.client_stall_max_s
             return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from capyctl.dataplane.admit import LocalAnswer, check_body, check_head, too_large
+from capyctl.dataplane.admit import too_large
 from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.client import Client
-from capyctl.dataplane.exchange import Exchange
+from capyctl.dataplane.doors import Decision, LocalAnswer, Passing
 from capyctl.dataplane.failures import Failure, failure, malformed
 from capyctl.dataplane.heads import RequestHead
 from capyctl.dataplane.records import Outcome, RequestRecord, usage_in
@@ -17,9 +17,6 @@ from capyctl.dataplane.serving import Serving
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLIENT_CLOSED_STATUS = 499
-_JSON = b"Content-Type: application/json\r\n"
-
-Decision = Failure | LocalAnswer | EnginePath
 
 
 class Connection:
@@ -64,7 +61,7 @@ class Connection:
         self._arrived_s = 0.0
         self._answer: Answer | None = None
         self._decision: Decision | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: Passing | None = None
         self._continued = False
         self._is_relaying = False
         """The exchange goes by callbacks; the task has nothing to do with it."""
@@ -84,6 +81,11 @@ class Connection:
                 self._exchange.abandon()
             answer = self._answer
             client.close(reset=answer is not None and answer.needs_reset)
+
+    def drop(self) -> None:
+        """End it now, whatever is under way; not a byte is passed any more."""
+        self._client.lose("closed")
+        self._client.socket.shut_down()
 
     def _read_next(self) -> None:
         self._answer = None
@@ -146,7 +148,7 @@ class Connection:
             await exchange.run()
             failed = exchange.failure
         elif isinstance(self._decision, LocalAnswer):
-            answer.whole(200, _JSON, self._decision.body)
+            answer.whole(200, self._decision.lines, self._decision.body)
         else:
             failed = self._decision if isinstance(self._decision, Failure) else None
             assert failed is not None, "a request for an engine is answered by it"
@@ -212,7 +214,7 @@ class Connection:
                 what = f"all {count} connections of this server are taken"
                 self._decision = failure("unavailable", what)
             else:
-                self._decision = check_head(self._plane, head)
+                self._decision = self._serving.door.check_head(head)
         return self._decision
 
     def _wants_continue(self, head: RequestHead) -> bool:
@@ -230,18 +232,28 @@ class Connection:
         self._arrived_s = client.last_byte_s
         self._request_id = serving.ids.fresh()
         self._client_id = echoed(head.headers.get(b"x-request-id")) if head is not None else None
-        self._answer = answer = Answer(client, head, _identity(self._request_id, self._client_id))
+        self._answer = answer = Answer(client, head, self._identity(head))
         if not reader.complete or self._over_cap or self._plane.state.shutting_down:
             answer.closes = True
         if not isinstance(decision, EnginePath):
             return
         assert head is not None, "a path was found without a head"
         client.begin_answering()
-        admitted = check_body(self._plane.routes(), head, decision, reader.body)
-        if isinstance(admitted, Failure):
-            self._decision = admitted
-            return
-        self._exchange = Exchange(serving, client, head, admitted, answer, self._arrived_s)
+        begun = serving.door.begin(serving, client, head, decision, answer, self._arrived_s)
+        if isinstance(begun, Failure):
+            self._decision = begun
+        else:
+            self._exchange = begun
+
+    def _identity(self, head: RequestHead | None) -> bytes:
+        """The header lines that every answer has: ids, and what browsers of others may read."""
+        if not self._serving.door.is_public:
+            return b""
+        lines = b"x-capyctl-request-id: %b\r\n" % self._request_id
+        if self._client_id is not None:
+            lines += b"x-request-id: %b\r\n" % self._client_id
+        cors = self._plane.cors
+        return lines if cors is None or head is None else lines + cors.lines(head.headers)
 
     def _look(self, now_s: float) -> float:
         """At each alarm while a request is awaited or arriving."""
@@ -250,6 +262,7 @@ class Connection:
         if not reader.begun:
             end_s = client.begun_s + limits.connection_idle_max_s
             if now_s >= end_s:
+                client.socket.end_sending()
                 client.lose("closed")
             return end_s
         if reader.head is None:
@@ -271,9 +284,10 @@ class Connection:
         model = deployment = instance = first_s = prompt_count = completion_count = None
         waited_s = 0.0
         if exchange is not None:
-            route, lease, relay = exchange.admitted.route, exchange.lease, exchange.relay
+            route, lease, relay = exchange.route, exchange.lease, exchange.relay
             outcome, waited_s = exchange.outcome, exchange.waited_s
-            model, deployment = route.name, route.deployment
+            if route is not None:
+                model, deployment = route.name, route.deployment
             instance = lease.instance if lease is not None else None
             if relay is not None:
                 prompt_count, completion_count = usage_in(relay.tail)
@@ -310,10 +324,3 @@ class Connection:
             answer.closes = True
             answer.fail(failure("internal", "an internal error ended this request"))
         self._plane.on_bug(error)
-
-
-def _identity(request_id: bytes, client_id: bytes | None) -> bytes:
-    """The header lines with both request ids."""
-    if client_id is None:
-        return b"x-capyctl-request-id: %b\r\n" % request_id
-    return b"x-capyctl-request-id: %b\r\nx-request-id: %b\r\n" % (request_id, client_id)

@@ -13,41 +13,40 @@ from capyctl.dataplane.acquire import Place, waited_too_long
 from capyctl.dataplane.admit import Admitted
 from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.client import Client
+from capyctl.dataplane.dial import Dial
+from capyctl.dataplane.engine_link import EngineLink
 from capyctl.dataplane.failures import (
     ENGINE_REJECTED,
     SHUTTING_DOWN,
     Failure,
     engine_refused,
     failure,
+    nobody_took,
     refused,
+    untaken_by_ingress,
 )
 from capyctl.dataplane.heads import RequestHead, engine_request
 from capyctl.dataplane.observe import observe
-from capyctl.dataplane.pool import EngineLink
 from capyctl.dataplane.records import Outcome
 from capyctl.dataplane.relay import End, Relay
+from capyctl.dataplane.routes import Route
 from capyctl.dataplane.serving import Serving
+from capyctl.domain.ids import HostId
 from capyctl.gates.admission import NotAdmitted
 from capyctl.gates.lease import Lease
 
 
 class Exchange:
-    """One request and what it holds. `start` by a callback if it can, `run` by a task if it must.
-
-    Attributes:
-        failure: what the client was told instead of, or in, an answer.
-        lease: the last one, given back or not.
-        outcome: how it ended.
-    """
+    """One request and what it holds; a `doors.Passing`."""
 
     __slots__ = (
         "_answer",
         "_begun",
         "_client",
         "_comment_s",
-        "_connect_s",
         "_cut",
         "_deadline_s",
+        "_dial",
         "_expired",
         "_head",
         "_link",
@@ -77,10 +76,11 @@ class Exchange:
         self.admitted = admitted
         self._answer = answer
         self._deadline_s = arrived_s + admitted.route.request_deadline_s
-        interval_s = serving.plane.limits.comment_interval_s
+        limits = serving.plane.limits
+        interval_s = limits.comment_interval_s
         comments = admitted.streams and interval_s is not None
         self._comment_s = arrived_s + interval_s if comments and interval_s else math.inf
-        self._connect_s = math.inf
+        self._dial = Dial(client, serving.pool, limits.connect_timeout_s)
         self._expired = False
         self._cut = False
         self.lease: Lease | None = None
@@ -94,7 +94,6 @@ class Exchange:
         self.outcome = Outcome.SERVED
 
     def start(self) -> bool:
-        """Begin without waiting. True when the answer is being relayed now; else `run` goes on."""
         client, serving = self._client, self._serving
         client.look = self._look
         client.arm(self._deadline_s)
@@ -104,13 +103,12 @@ class Exchange:
         self.lease = lease = self._enter()
         if lease is None:
             return False
-        link = serving.pool.take(lease)
+        link = serving.pool.take(lease.gate, lease.endpoint)
         if link is None:
             return False
         return self._start_relay(link, lease).end is None
 
     async def run(self) -> None:
-        """Serve the request from where `start` left it. Cancelling gives everything back."""
         try:
             if not self._begun:
                 self.start()
@@ -124,7 +122,6 @@ class Exchange:
             self.abandon()
 
     def finish(self) -> None:
-        """The relay that `start` began is complete: give back the lease."""
         relay, link = self.relay, self._link
         assert relay is not None, "finished without a relay"
         assert link is not None, "finished without a connection"
@@ -132,7 +129,6 @@ class Exchange:
         self.abandon()
 
     def abandon(self) -> None:
-        """It is over. What it still holds is given back; its engine may be at work."""
         if not self._begun:
             return
         self._begun = False
@@ -149,7 +145,7 @@ class Exchange:
         lease = self.lease
         assert lease is not None, "a lease is given back that was not taken"
         now_s = self._serving.poller.now_s
-        admission = self.admitted.route.admission
+        admission = self.route.admission
         admission.leave(lease, now_s, unproven=unproven is not None)
         if unproven is not None:
             self._serving.plane.unproven(lease.instance, lease.generation, unproven)
@@ -158,6 +154,12 @@ class Exchange:
         if self.lease is None:
             self.cut()
 
+    def lose_host(self, host: HostId) -> None:
+        link = self._link
+        ingress = link.endpoint.ingress if link is not None else None
+        if self.relay is not None and ingress is not None and ingress.host == host:
+            self.relay.stop(End.BROKE, "the machine that served it is not trusted any more")
+
     def cut(self) -> None:
         self._cut = True
         if self.relay is not None:
@@ -165,14 +167,16 @@ class Exchange:
         self._client.bell.ring()
 
     @property
+    def route(self) -> Route:
+        return self.admitted.route
+
+    @property
     def is_complete(self) -> bool:
-        """The answer was relayed whole."""
         return self.relay is not None and self.relay.end is End.COMPLETE
 
     def _enter(self) -> Lease | None:
         """A lease, or a `_place` in the queue; neither with `failure` or the client gone."""
-        route = self.admitted.route
-        admission = route.admission
+        admission = self.route.admission
         now_s = self._serving.poller.now_s
         if self._client.gone is not None:
             self.outcome = Outcome.CLIENT_CLOSED
@@ -190,11 +194,11 @@ class Exchange:
         else:
             self._place = place
         if nudge_due:
-            self._serving.plane.nudge(route.deployment)
+            self._serving.plane.nudge(self.route.deployment)
         return None
 
     async def _wait(self, place: Place) -> Lease | None:
-        client, admission = self._client, self.admitted.route.admission
+        client, admission = self._client, self.route.admission
         taken = False
         try:
             while not (place.answered or self._expired or self._cut or client.gone is not None):
@@ -229,41 +233,75 @@ class Exchange:
             assert link is not None, "a request was sent without a connection"
             while relay.end is None:
                 await self._client.bell.wait()
-            if relay.end is not End.STALE or fresh:
+            again = relay.end is End.STALE and link.used_count > 0 and not fresh
+            why = self._why_untaken(relay)
+            if why is None:
                 return self._conclude(relay, link)
-            self._link = None
+            self._part_with(relay, link)
+            self.relay = None
+            if again:
+                fresh = True
+                continue
+            avoid.add(self._held_lease.instance.index)
+            if self._given_up() or not self._move(avoid, why):
+                return None
+            fresh = False
+
+    @property
+    def _held_lease(self) -> Lease:
+        assert self.lease is not None, "a request is forwarded without a lease"
+        return self.lease
+
+    def _why_untaken(self, relay: Relay) -> str | None:
+        """Why the request has surely reached no engine, for the client; None when it may have."""
+        if relay.end is End.STALE:
+            return "it closed the connection"
+        head = relay.head
+        if head is None or self._held_lease.endpoint.ingress is None:
+            return None
+        return untaken_by_ingress(head.ingress_word, relay.collected)
+
+    def _part_with(self, relay: Relay, link: EngineLink) -> None:
+        """The request's way over this connection is over."""
+        self._link = None
+        if relay.link_is_whole:
+            self._serving.pool.give(link)
+        else:
             link.close()
-            fresh = True
 
     async def _send(self, avoid: set[int], *, fresh: bool) -> bool:
         """Connect and send; false, mostly with `failure`, when no engine has got the request."""
         while not self._given_up():
-            lease = self.lease
-            assert lease is not None, "a request is forwarded without a lease"
-            link = None if fresh else self._serving.pool.take(lease)
+            lease = self._held_lease
+            link = None if fresh else self._serving.pool.take(lease.gate, lease.endpoint)
             if link is None:
-                link = await self._connect(lease)
+                link = await self._dial.connect(lease.gate, lease.endpoint, self._is_unwanted)
             if link is not None:
                 self._start_relay(link, lease)
                 return True
             avoid.add(lease.instance.index)
-            if self._given_up() or not self._move(avoid):
+            if self._given_up() or not self._move(avoid, None):
                 return False
         return False
 
-    def _move(self, avoid: set[int]) -> bool:
-        """To an instance that was not tried; false, with `failure`, where there is none."""
-        lease = self.lease
-        assert lease is not None, "a request is moved without a lease"
+    def _move(self, avoid: set[int], why: str | None) -> bool:
+        """To an instance that was not tried; false, with `failure`, where there is none.
+
+        ``why`` the last one has not taken the request; None: no connection came about.
+        """
+        lease = self._held_lease
         moved = None
         if len(avoid) < self._serving.plane.limits.attempts_max:
-            moved = self.admitted.route.admission.move(lease, avoid)
+            moved = self.route.admission.move(lease, avoid)
         if moved is None:
             self.outcome = Outcome.ENGINE_FAILED
-            self.failure = failure("engine_error", "the engine does not accept connections")
+            self.failure = nobody_took(why, elsewhere=lease.endpoint.ingress is not None)
             return False
         self.lease = moved
         return True
+
+    def _is_unwanted(self) -> bool:
+        return self._client.gone is not None or self._cut or self._expired
 
     def _given_up(self) -> bool:
         """Whether nobody wants the answer any more; the engine has nothing of the request."""
@@ -276,29 +314,6 @@ class Exchange:
         else:
             return False
         return True
-
-    async def _connect(self, lease: Lease) -> EngineLink | None:
-        """A new connection, or None: refused, too slow, or given up."""
-        client = self._client
-        try:
-            link = self._serving.pool.open(lease)
-        except OSError:
-            return None
-        if link.connected:
-            return link
-        link.watch_connect(client.bell.ring)
-        self._connect_s = trio.current_time() + self._serving.plane.limits.connect_timeout_s
-        client.arm(self._connect_s)
-        try:
-            while not (link.connected or link.error or self._connect_s == -math.inf):
-                if client.gone is not None or self._cut or self._expired:
-                    break
-                await client.bell.wait()
-        finally:
-            self._connect_s = math.inf
-            if not link.connected:
-                link.close()
-        return link if link.connected else None
 
     def _start_relay(self, link: EngineLink, lease: Lease) -> Relay:
         serving, admitted, client = self._serving, self.admitted, self._client
@@ -318,11 +333,7 @@ class Exchange:
 
     def _conclude(self, relay: Relay, link: EngineLink) -> str | None:
         """Outcome, failure, connection. Returns why the engine may still be at work, or None."""
-        self._link = None
-        if relay.link_is_whole:
-            self._serving.pool.give(link)
-        else:
-            link.close()
+        self._part_with(relay, link)
         end, done = relay.end, relay.engine_is_done
         if end is End.COMPLETE:
             return None
@@ -338,7 +349,7 @@ class Exchange:
         if end is End.LATE:
             self.failure = self._late()
         elif end is End.PAUSED:
-            idle_s = self.admitted.route.stream_idle_max_s
+            idle_s = self.route.stream_idle_max_s
             self.failure = failure("engine_error", f"the engine sent nothing for {idle_s:g} s")
         else:
             why = relay.why or "the engine closed the connection"
@@ -348,7 +359,8 @@ class Exchange:
     def _conclude_refusal(self, relay: Relay) -> str | None:
         head = relay.head
         assert head is not None, "an engine refused without a head"
-        self.failure = engine_refused(head.status, relay.collected)
+        word = head.ingress_word if self._held_lease.endpoint.ingress is not None else None
+        self.failure = engine_refused(head.status, relay.collected, word)
         if self.failure.code == ENGINE_REJECTED:
             self.outcome = Outcome.REFUSED
             return None
@@ -360,16 +372,14 @@ class Exchange:
         return failure("engine_error", f"the engine gave no output within {within_s:g} s")
 
     def _arm_idle(self) -> None:
-        self._client.arm(self._serving.poller.now_s + self.admitted.route.stream_idle_max_s)
+        self._client.arm(self._serving.poller.now_s + self.route.stream_idle_max_s)
 
     def _look(self, now_s: float) -> float:
         """At each alarm: comments, deadlines, pauses. Returns when to look again."""
         relay = self.relay
         if relay is not None and relay.first_output_s is not None:
             return self._look_for_pause(relay, now_s)
-        if now_s >= self._connect_s:
-            self._connect_s = -math.inf
-            self._client.bell.ring()
+        connect_s = self._dial.look(now_s)
         if now_s >= self._deadline_s:
             self._expired = True
             if relay is not None:
@@ -381,11 +391,10 @@ class Exchange:
         if now_s >= self._comment_s:
             self._answer.comment()
             self._comment_s = now_s + (self._serving.plane.limits.comment_interval_s or math.inf)
-        connect_s = self._connect_s if self._connect_s > now_s else math.inf
         return min(self._deadline_s, self._comment_s, connect_s)
 
     def _look_for_pause(self, relay: Relay, now_s: float) -> float:
-        idle_s = self.admitted.route.stream_idle_max_s
+        idle_s = self.route.stream_idle_max_s
         if self._client.is_blocked or relay.end is not None:
             return now_s + idle_s
         if now_s - relay.progress_s >= idle_s:

@@ -13,6 +13,10 @@ import msgspec
 from capyctl.domain.errors import INFERENCE_ERRORS, InferenceRefusal
 
 ENGINE_REJECTED = "engine_rejected"
+ENGINE_BROKE = "engine_broke"
+UNTAKEN = frozenset({"unknown_launch", "stale_generation", "closed", "unreachable", "stopping"})
+"""Words of an ingress that answers in place of an engine, which has got nothing of the request;
+with `ENGINE_BROKE` it had. They stand in the header ``x-capyctl-ingress``."""
 REJECTIONS = frozenset({400, 413, 422})
 MESSAGE_CHARS_MAX = 512
 """Of an engine's own message."""
@@ -42,6 +46,8 @@ class Failure:
     """The field of the request at fault."""
     allow: str | None = None
     """Methods that the path has, on a 405."""
+    ingress_word: str | None = None
+    """Of `UNTAKEN` or `ENGINE_BROKE`, where an ingress tells it to its server."""
 
     @property
     def body(self) -> bytes:
@@ -71,6 +77,8 @@ class Failure:
             lines.append(b"Retry-After: 1\r\n")
         if self.status == 401:
             lines.append(b"WWW-Authenticate: Bearer\r\n")
+        if self.ingress_word is not None:
+            lines.append(b"x-capyctl-ingress: %b\r\n" % self.ingress_word.encode())
         if self.allow is not None:
             lines.append(b"Allow: %b\r\n" % self.allow.encode())
         if self.code == "shutting_down":
@@ -102,22 +110,31 @@ def malformed(message: str, status: int = 400) -> Failure:
     return Failure(code="invalid_request", message=message, status=status)
 
 
-def engine_refused(status: int, body: bytes) -> Failure:
-    """An engine's answer that is no success.
+def engine_refused(status: int, body: bytes, ingress_word: str | None) -> Failure:
+    """An engine's answer that is no success, or with a word of its ingress that it gave none.
 
     Its 400, 413 and 422 with a JSON body are `engine_rejected`, with its own status and message;
     all others are `engine_error`.
     """
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    answer = _decoded(body)
+    if answer is None:
         return failure("engine_error", f"the engine answered {status}")
     told = engine_message(answer)
+    if ingress_word is not None and told:
+        return failure("engine_error", told[:MESSAGE_CHARS_MAX])
     if status in REJECTIONS:
         message = (told or body.decode(errors="replace"))[:MESSAGE_CHARS_MAX]
         return Failure(code=ENGINE_REJECTED, message=message, status=status)
     said = f": {told[:MESSAGE_CHARS_MAX]}" if told else ""
     return failure("engine_error", f"the engine answered {status}{said}")
+
+
+def _decoded(body: bytes) -> object:
+    """What a JSON body says; None for any other."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def engine_message(answer: object) -> str | None:
@@ -131,6 +148,25 @@ def engine_message(answer: object) -> str | None:
             (answer[key] for key in ("error", "message", "detail") if answer.get(key)), None
         )
     return answer if isinstance(answer, str) else None
+
+
+def untaken_by_ingress(word: str | None, body: bytes) -> str | None:
+    """Why an ingress has passed a request to no engine; None when it may have.
+
+    ``word`` is the one in its answer's head, None in an engine's own answer.
+    """
+    if word not in UNTAKEN:
+        return None
+    return engine_message(_decoded(body)) or word
+
+
+def nobody_took(why: str | None, *, elsewhere: bool) -> Failure:
+    """No engine has accepted the request. ``elsewhere``: the last one is on another machine."""
+    if not elsewhere:
+        return failure("engine_error", "the engine does not accept connections")
+    said = f" ({why[:MESSAGE_CHARS_MAX]})" if why else ""
+    what = "does not take the request" if why else "cannot be reached"
+    return failure("unavailable", f"the machine that serves this model {what}{said}")
 
 
 SHUTTING_DOWN = failure("shutting_down", "the server is shutting down; try again later")

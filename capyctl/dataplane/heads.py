@@ -14,13 +14,16 @@ HEAD_END = b"\r\n\r\n"
 LENGTH_DIGITS_MAX = 15
 
 _WANTED = re.compile(
-    rb"\r\n(accept|authorization|content-encoding|content-length|content-type|expect"
-    rb"|transfer-encoding|x-api-key|x-capyctl-metrics|x-request-id):[ \t]*([^\r\n]*)",
+    rb"\r\n(accept|access-control-request-headers|access-control-request-method|authorization"
+    rb"|content-encoding|content-length|content-type|expect|host|origin|transfer-encoding"
+    rb"|x-api-key|x-capyctl-generation|x-capyctl-launch|x-capyctl-metrics|x-request-id)"
+    rb":[ \t]*([^\r\n]*)",
     re.IGNORECASE,
 )
 """In a head that the parser has accepted: no folded lines, no bare line ends."""
 _FRAMING = re.compile(
-    rb"\r\n(connection|content-length|content-type|transfer-encoding):[ \t]*([^\r\n]*)",
+    rb"\r\n(connection|content-length|content-type|transfer-encoding|x-capyctl-ingress)"
+    rb":[ \t]*([^\r\n]*)",
     re.IGNORECASE,
 )
 _NOT_PASSED_BACK = re.compile(
@@ -110,6 +113,8 @@ def read_request_head(head: bytes, headers_max: int) -> RequestHead:
     if len(headers) < len(found):
         names = [name.lower() for name, _ in found]
         read.repeated = frozenset(name for name in names if names.count(name) > 1)
+    if b"host" in read.repeated:
+        raise BadHead("the request has more than one Host header")
     _split_target(read)
     _settle_framing(read)
     read.engine_path = ENGINE_PATHS.get(read.path)
@@ -148,6 +153,7 @@ class AnswerHead:
 
     __slots__ = (
         "ends_with_connection",
+        "ingress_word",
         "is_chunked",
         "is_event_stream",
         "is_json",
@@ -160,6 +166,8 @@ class AnswerHead:
     is_chunked: bool
     ends_with_connection: bool
     """Nothing else tells where the body ends."""
+    ingress_word: str | None
+    """Why an ingress answers in place of the engine; counts in answers of an ingress only."""
     is_event_stream: bool
     is_json: bool
     keep_alive: bool
@@ -193,6 +201,8 @@ def read_answer_head(head: bytes) -> AnswerHead:
     length = found.get(b"content-length")
     if length is not None and (not length.strip().isdigit() or len(length) > LENGTH_DIGITS_MAX):
         raise ValueError("the length of the engine's answer is not clear")
+    word = found.get(b"x-capyctl-ingress")
+    read.ingress_word = None if word is None else word.strip().decode("latin-1")
     read.is_chunked = found.get(b"transfer-encoding", b"").strip().lower() == b"chunked"
     content_type = found.get(b"content-type", b"").lower()
     read.is_event_stream = content_type.startswith(b"text/event-stream")
@@ -222,7 +232,6 @@ def engine_request(
 ) -> bytes:
     """The head that is sent to an engine. Nothing of the client's but these two and the query."""
     accept = head.headers.get(b"accept", b"*/*")
-    key = endpoint.key
     return (
         b"POST %b%b HTTP/1.1\r\nHost: %b\r\nAccept: %b\r\nAccept-Encoding: identity\r\n"
         b"Content-Type: %b\r\nContent-Length: %d\r\n%b\r\n"
@@ -233,8 +242,17 @@ def engine_request(
         accept,
         content_type,
         body_bytes,
-        b"" if key is None else b"Authorization: Bearer %b\r\n" % key.encode(),
+        _own_lines(endpoint),
     )
+
+
+def _own_lines(endpoint: Endpoint) -> bytes:
+    """An engine's key; or, for an ingress, which engine is meant."""
+    ingress = endpoint.ingress
+    if ingress is not None:
+        named = (ingress.launch.encode(), ingress.generation)
+        return b"x-capyctl-launch: %b\r\nx-capyctl-generation: %d\r\n" % named
+    return b"" if endpoint.key is None else b"Authorization: Bearer %b\r\n" % endpoint.key.encode()
 
 
 def host_header(endpoint: Endpoint) -> bytes:

@@ -8,9 +8,11 @@ from typing import Protocol
 import attrs
 import trio
 
+from capyctl.dataplane.cors import Cors
 from capyctl.dataplane.records import RequestRecord
 from capyctl.dataplane.routes import RouteTable
-from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.dataplane.tls import HostTls, Wire
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.units import KIB, MIB
 
 
@@ -51,6 +53,19 @@ class InProgress(Protocol):
     def cut(self) -> None:
         """Break it off now, in the form that its answer has reached."""
 
+    def lose_host(self, host: HostId) -> None:
+        """Break it off if the ingress of this host has it."""
+
+
+class Listening(Protocol):
+    """One listener with its connections."""
+
+    def close_host(self, host: HostId) -> None:
+        """Close the idle connections to a host's ingress."""
+
+    def drop(self, keeps: Callable[[Wire], bool]) -> int:
+        """End every connection of a client that ``keeps`` does not hold. Returns how many."""
+
 
 @attrs.define(eq=False)
 class PlaneState:
@@ -58,11 +73,16 @@ class PlaneState:
 
     shutting_down: bool = False
     requests: dict[InProgress, None] = attrs.field(factory=dict)
+    listeners: dict[Listening, None] = attrs.field(factory=dict)
     became_idle: trio.Event | None = None
     """There while somebody waits for it."""
 
     def begin(self, request: InProgress) -> None:
         self.requests[request] = None
+
+    def drop(self, keeps: Callable[[Wire], bool]) -> int:
+        """As `Listening.drop`, for all."""
+        return sum(listener.drop(keeps) for listener in list(self.listeners))
 
     def end(self, request: InProgress) -> None:
         del self.requests[request]
@@ -107,6 +127,10 @@ class Plane:
     api_key: bytes | None = attrs.field(repr=False)
     """None lets everybody in."""
     limits: Limits = Limits()
+    cors: Cors | None = None
+    """None: browsers get nothing about other origins."""
+    hosts_tls: HostTls | None = None
+    """Towards the ingresses of other machines; None where there are none under TLS."""
     request_metrics: bool = False
     """Figures in every answer, asked for or not."""
     timing_header: bool = False
@@ -153,3 +177,15 @@ class Plane:
         for request in cut:
             request.cut()
         return len(cut)
+
+    def close_host(self, host: HostId, *, cut: bool) -> None:
+        """Keep no connection to a host's ingress that is idle.
+
+        ``cut``: its certificate is no good any more, so that requests which it has are broken
+        off too. False: it is merely silent, and they go on as long as their connections do.
+        """
+        for listener in list(self.state.listeners):
+            listener.close_host(host)
+        if cut:
+            for request in list(self.state.requests):
+                request.lose_host(host)

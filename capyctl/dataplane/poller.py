@@ -10,6 +10,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable
+from typing import ClassVar
 
 import trio
 
@@ -41,8 +42,13 @@ class PolledSocket:
         "recv",
         "recv_into",
         "send",
+        "sendmsg",
         "socket",
     )
+
+    holds_back: ClassVar[bool] = False
+    declined: ClassVar[bool] = False
+    """For those that keep what was sent, or are told of an end; see `tls.TlsSocket`."""
 
     def __init__(self, poller: Poller, raw: socket.socket) -> None:
         raw.setblocking(False)
@@ -51,6 +57,7 @@ class PolledSocket:
         self.recv = raw.recv
         self.recv_into = raw.recv_into
         self.send = raw.send
+        self.sendmsg = raw.sendmsg
         self.hung_up = False
         self.on_readable: Callback | None = None
         self.on_writable: Callback | None = None
@@ -62,6 +69,11 @@ class PolledSocket:
             self._poller.forget(self)
             self.fd = -1
             self.on_readable = self.on_writable = None
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def shut_down(self) -> None:
         """Make it end for its owner: everything that is read from it from now on is the end."""

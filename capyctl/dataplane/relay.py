@@ -14,13 +14,13 @@ from collections.abc import Callable
 from capyctl.dataplane.answer import Answer
 from capyctl.dataplane.bodies import Body
 from capyctl.dataplane.client import Client
+from capyctl.dataplane.engine_link import EngineLink
 from capyctl.dataplane.figures import Figures, FiguresFlow
 from capyctl.dataplane.flows import ClosingReader, Flow, Wrapped, client_flow, payload_reader
 from capyctl.dataplane.framing import BrokenFraming, as_chunk
 from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import HEAD_END, AnswerHead
 from capyctl.dataplane.poller import Poller
-from capyctl.dataplane.pool import EngineLink
 from capyctl.dataplane.sse import FirstOutput, is_progress
 
 RECV_BYTES = 64 * 1024
@@ -40,7 +40,7 @@ class End(enum.Enum):
     BROKE = "broke"
     """The engine's connection or its HTTP failed; `why` says how."""
     STALE = "stale"
-    """A kept connection turned out closed, and the engine has read nothing of the request."""
+    """The connection turned out closed, and the engine has read nothing of the request."""
     LOST = "lost"
     """The client left."""
     LATE = "late"
@@ -187,7 +187,7 @@ class Relay:
             return
         except OSError as error:
             link.error = error.errno or errno.EIO
-            self._broke(os.strerror(link.error))
+            self._broke(error.strerror or os.strerror(link.error))
             return
         except BrokenFraming as error:
             self.stop(End.BROKE, f"the engine's answer is malformed: {error}")
@@ -367,7 +367,7 @@ class Relay:
 
     def _broke(self, why: str) -> None:
         untouched = self.head is None and not self._head_bytes
-        if untouched and self._link.used_count and self._link.is_unread():
+        if untouched and self._link.is_unread():
             self.stop(End.STALE)
             return
         when = "before its answer" if self.head is None else "in the middle of its answer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capyctl.dataplane.alarms import Alarms
+from capyctl.dataplane.doors import Door
 from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.poller import Poller
@@ -20,9 +21,10 @@ class Serving:
     pool: EnginePool
     ids: RequestIds
     heads: HeadCache
+    door: Door
 
 
-def begin_serving(plane: Plane) -> Serving:
+def begin_serving(plane: Plane, door: Door) -> Serving:
     """Everything that belongs to one run of a listener. Needs the run; `poller` and `alarms` must
     be run in it."""
     poller = Poller(plane.on_bug)
@@ -33,6 +35,7 @@ def begin_serving(plane: Plane) -> Serving:
         alarms,
         idle_max_s=limits.engine_idle_max_s,
         count_max=limits.engine_idle_count_max,
+        hosts_tls=plane.hosts_tls,
     )
     return Serving(
         plane=plane,
@@ -41,4 +44,5 @@ def begin_serving(plane: Plane) -> Serving:
         pool=pool,
         ids=RequestIds(),
         heads=HeadCache(limits.headers_max),
+        door=door,
     )
