@@ -97,7 +97,9 @@ def files_of(deployment: Deployment) -> ModelFiles | None:
     facts = deployment.checkpoint.facts
     if facts is None:
         return None
-    return ModelFiles(path=deployment.spec.model_path, digest=facts.digest)
+    resolved = deployment.resolved
+    path = None if resolved is None else resolved.model_path
+    return ModelFiles(path=path or deployment.spec.model_path, digest=facts.digest)
 
 
 @attrs.frozen(kw_only=True)

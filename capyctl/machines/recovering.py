@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capyctl.domain.operations import Operation, OperationKind
-from capyctl.machines.deployment import Picture
+from capyctl.machines.deployment import Picture, candidates_of, files_of
 from capyctl.machines.instance import Instance
 from capyctl.machines.setting_off import ToInstance
 from capyctl.messages.instance import Cause, Mark, Park, Start, StartOrder, Stop
@@ -58,10 +58,12 @@ def _message(picture: Picture, operation: Operation) -> Start | Park | Stop | No
             generation=deployment.generation,
             engine=resolved.engine,
             residency=resolved.residency,
-            candidates=resolved.candidates,
+            candidates=candidates_of(deployment, resolved),
             windows=resolved.windows,
             cause=Cause.OPERATOR if operation.cause is None else Cause(operation.cause),
             may_evict=operation.may_evict,
+            files=files_of(deployment),
+            variants=deployment.variants,
         )
         return Start(operation=operation, order=order)
     return None

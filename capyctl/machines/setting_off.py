@@ -80,6 +80,7 @@ def begin_starts(
             may_evict=may_evict,
             switch=switch,
             files=files_of(deployment),
+            variants=deployment.variants,
         )
         operations.append(operation)
         shown = observed_instance(one)
