@@ -90,8 +90,8 @@ class Authority:
         if wanted == self._revoked:
             return
         write_owner_file(self._dir / "revoked.pem", self._signer.revocation_list(wanted))
-        self._revoked = wanted
         self._refresh()
+        self._revoked = wanted
 
     def keep_current(self, names: Sequence[str], now_ms: int) -> bool:
         """Make the server another certificate where it is due, or ``names`` are others.
