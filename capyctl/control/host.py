@@ -154,6 +154,7 @@ class LocalHost:
         if found != files.digest:
             detail = f"the files' digest is {found}, measured was {files.digest}"
             raise LaunchRefused("checkpoint_mismatch", detail, permanent=True)
+        await self._check_files(files.draft)
 
     async def _spawn(self, family: Family, order: LaunchOrder, port: int) -> LaunchRecord:
         keys = launch_keys(self.secret, order.launch)
@@ -190,6 +191,7 @@ class LocalHost:
             ready={} if order.charges is None else order.charges.ready,
             files=order.files,
             task=order.engine.task,
+            kept_bytes=order.engine.kept_bytes,
         )
 
     async def run(self, record: LaunchRecord) -> None:

@@ -11,7 +11,13 @@ import trio
 from actors import Ref
 from capyctl.contracts.checkpoints import Unfetchable, Unmeasurable
 from capyctl.control.surroundings import World
-from capyctl.domain.checkpoints import RemoteSource, SourceRecord, SourceState
+from capyctl.domain.checkpoints import (
+    CheckpointFacts,
+    DraftFacts,
+    RemoteSource,
+    SourceRecord,
+    SourceState,
+)
 from capyctl.domain.ids import HostId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.machines.deployment import Deployment
@@ -56,7 +62,7 @@ class Measuring:
         attempt = 0
         while True:
             try:
-                facts = await self._host.measure(spec.model_path, weights_file=spec.weights_file)
+                facts = await self._measured(spec)
             except Unmeasurable as problem:
                 told = m.CheckpointUnmeasured(
                     revision=revision, diagnostic=problem.diagnostic, detail=problem.detail
@@ -68,6 +74,25 @@ class Measuring:
                 return
             await trio.sleep(_pause_s(attempt))
             attempt += 1
+
+    async def _measured(self, spec: DeploymentSpec) -> CheckpointFacts:
+        """The model's facts, and its draft's beside them."""
+        facts = await self._host.measure(spec.model_path, weights_file=spec.weights_file)
+        if spec.draft_path is None:
+            return facts
+        try:
+            found = await self._host.measure(spec.draft_path, weights_file=None)
+        except Unmeasurable as problem:
+            detail = f"the draft model: {problem.detail}"
+            raise Unmeasurable(problem.diagnostic, detail) from problem
+        draft = DraftFacts(
+            path=spec.draft_path,
+            digest=found.digest,
+            weights_bytes=found.weights_bytes,
+            attention=found.attention,
+            attention_refused=found.attention_refused,
+        )
+        return attrs.evolve(facts, draft=draft)
 
     async def _fetch(self, revision: int, source: RemoteSource) -> bool:
         """Whether the files came; False when only a new revision or a new start may try again."""

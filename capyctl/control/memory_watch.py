@@ -23,7 +23,8 @@ PARK_POLL_S_MAX = 0.1
 PARK_PROOF_S = 30.0
 """How long freed memory may take to show after a park."""
 FREED_SHARE_MIN = 0.5
-"""A park that frees less than this share of what the engine used has not parked."""
+"""A park that frees less than this share of what the engine used has not parked. What it keeps by
+design is left out of the count."""
 WORKER_POLL_S = 0.5
 REMEMBERED_COUNT_MAX = 64
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cc1plus", "cc1", "g++", "gcc", "ld", "ninja"})
@@ -153,7 +154,8 @@ class MemoryWatch:
         """Wait until memory is seen free after a park; what is left, or None when too little
         of it is by the driver's own figures.
 
-        Without those, what is not seen to come free stays in the residue.
+        Without those, what is not seen to come free stays in the residue. Weights that stay by
+        design do not count as memory that should have come free.
         """
         device = self.device_of(record)
         own, available = before
@@ -165,11 +167,11 @@ class MemoryWatch:
                 own_now, available_now = await self.held(record)
                 if own is not None:
                     left = own_now or 0
-                    if left <= own * (1.0 - FREED_SHARE_MIN):
+                    if left <= _left_max(own, record.kept_bytes):
                         return ParkProof(residue={device: left})
                 elif available is not None and available_now is not None:
                     left = max(0, ready - max(0, available_now - available))
-                    if left <= ready * (1.0 - FREED_SHARE_MIN):
+                    if left <= _left_max(ready, record.kept_bytes):
                         return ParkProof(residue={device: left}, attributed=False)
                 await trio.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, PARK_POLL_S_MAX)
@@ -228,3 +230,9 @@ class MemoryWatch:
         used: Mapping[int, int] = sample.used_by_pid
         on_device = sum(used.get(pid, 0) for pid in pids)
         return on_device + (anonymous_bytes if self.shape.unified else 0)
+
+
+def _left_max(used: int, kept: int) -> float:
+    """What may be left of ``used`` bytes after a park that leaves ``kept`` in place."""
+    kept = min(kept, used)
+    return kept + (used - kept) * (1.0 - FREED_SHARE_MIN)

@@ -86,6 +86,54 @@ class AttentionShape:
 
 
 @attrs.frozen(kw_only=True)
+class HybridShape:
+    """A model of attention layers and recurrent ones (gated delta nets), and what each keeps."""
+
+    attention: AttentionShape
+    """Of the layers that keep a cache per token."""
+    recurrent_count: int
+    """Layers that keep a state of fixed size per request."""
+    conv_bytes: int
+    """One layer's convolution state, in two bytes a value."""
+    temporal_bytes: int
+    """One layer's recurrent state."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """State of one request, all layers together."""
+        return self.recurrent_count * (self.conv_bytes + self.temporal_bytes)
+
+
+class ToolStyle(enum.Enum):
+    """How a chat template has tools called."""
+
+    FUNCTION = "function"
+    """``<function=`` tags."""
+    JSON = "json"
+    """JSON inside ``<tool_call>``."""
+
+
+@attrs.frozen(kw_only=True)
+class TemplateMarks:
+    """What a model's chat template says of parsers."""
+
+    tools: ToolStyle | None = None
+    thinks: bool = False
+    """It has ``<think>``."""
+
+
+@attrs.frozen(kw_only=True)
+class DraftFacts:
+    """The measurement of a draft model, which is launched together with its model."""
+
+    path: str
+    digest: str
+    weights_bytes: int
+    attention: AttentionShape | None = None
+    attention_refused: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointFacts:
     """One complete measurement of a model's files on one host."""
 
@@ -99,7 +147,12 @@ class CheckpointFacts:
     attention: AttentionShape | None = None
     attention_refused: str | None = None
     """Why the cache size cannot be derived, when it cannot."""
+    hybrid: HybridShape | None = None
+    """In place of `attention` where the layers are of two kinds."""
     model_type: str | None = None
+    template: TemplateMarks | None = None
+    """None: there is no chat template."""
+    draft: DraftFacts | None = None
     stat_identity: tuple[tuple[str, int, int, int, int, int], ...] = ()
     """Per file: relative path, device, inode, size, mtime ns, ctime ns."""
     provenance: str = "measured"

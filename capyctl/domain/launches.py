@@ -17,6 +17,8 @@ class ModelFiles:
     """Absolute: the model's directory, or its one file."""
     digest: str
     """``sha256:`` and 64 hexadecimal digits."""
+    draft: ModelFiles | None = None
+    """Those of a draft model."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +75,8 @@ class LaunchRecord:
     files: ModelFiles | None = None
     installation: Installation | None = None
     task: ModelTask = ModelTask.GENERATE
+    kept_bytes: int = 0
+    """Weights that a park leaves where they are."""
 
 
 @attrs.frozen(kw_only=True)

@@ -125,6 +125,10 @@ class EngineSettings:
     """Absolute. A directory, or a ``.gguf`` file for llama.cpp."""
     served_name: str
     task: ModelTask = ModelTask.GENERATE
+    draft_path: str | None = None
+    """Directory of a draft model for speculative decoding."""
+    kept_bytes: int = 0
+    """Weights that a park leaves where they are: a draft's, or all of a speculative SGLang's."""
     context_length: int | None = None
     concurrency: int | None = None
     """Requests the engine runs at once (slots, sequences)."""
@@ -162,6 +166,8 @@ class DeploymentSpec:
     model_path: str
     """Absolute path on the machine that runs it."""
     task: ModelTask = ModelTask.GENERATE
+    draft_path: str | None = None
+    """Absolute path of a draft model's directory."""
     expected_digest: str | None
     """``sha256:…`` when the document states one."""
     source: RemoteSource | None = None

@@ -99,7 +99,12 @@ def files_of(deployment: Deployment) -> ModelFiles | None:
         return None
     resolved = deployment.resolved
     path = None if resolved is None else resolved.model_path
-    return ModelFiles(path=path or deployment.spec.model_path, digest=facts.digest)
+    draft = facts.draft
+    return ModelFiles(
+        path=path or deployment.spec.model_path,
+        digest=facts.digest,
+        draft=None if draft is None else ModelFiles(path=draft.path, digest=draft.digest),
+    )
 
 
 @attrs.frozen(kw_only=True)
