@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import attrs
-import trio
 
 from actors import Actor, Ref
-from capyctl.contracts.engines import EngineBroken as Broken
-from capyctl.contracts.engines import ParkRefused
-from capyctl.contracts.host import EndOutcome, Host, LaunchRefused
+from capyctl.contracts.host import Host
 from capyctl.contracts.store import Change, StoreBroken
 from capyctl.control.books import reserve_for
+from capyctl.control.host_tasks import Answer, HostTasks
+from capyctl.control.sessions import SessionState
 from capyctl.control.surroundings import World
-from capyctl.domain.ids import HostId, InstanceId
-from capyctl.domain.launches import LaunchOrder, LaunchRecord
+from capyctl.domain.ids import InstanceId
 from capyctl.domain.operations import OperationKind, OperationState
 from capyctl.machines import instance as e
 from capyctl.machines.instance import Instance
 from capyctl.machines.instance_table import step
 from capyctl.machines.resume import resume
+from capyctl.machines.starting import HOST_GATE
 from capyctl.machines.table import Step
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import InstanceChanged
 from capyctl.messages.placement import AskPark, Charge, EvictionFailed, Free, Withdraw
 
-PROOF_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Pauses between further attempts to prove that an engine is gone; the last one repeats."""
-SETTLE_POLL_S = 1.0
+OnHost: TypeAlias = (
+    e.Prepare | e.Discard | e.Run | e.Watch | e.Prove | e.ParkEngine | e.WakeEngine | e.EndEngine
+)
 _STARTS = (OperationKind.INITIALIZE, OperationKind.RESTORE)
 
 
@@ -43,7 +40,7 @@ class InstanceNeeds:
     deployment: Ref[Any]
 
 
-class InstanceActor(Actor[m.InstanceMessage]):
+class InstanceActor(Actor[m.InstanceMessage | Answer]):
     """One copy of a model. Its record in the store is its whole memory."""
 
     def __init__(self, id: InstanceId, needs: InstanceNeeds, *, first: bool) -> None:
@@ -54,18 +51,22 @@ class InstanceActor(Actor[m.InstanceMessage]):
         self._first = first
         self._gate = needs.world.directory.gate(id)
         self.one = needs.world.directory.instance(id)
-        self._step_scope: trio.CancelScope | None = None
-        self._end_scope: trio.CancelScope | None = None
-        self._settling = False
+        self._tasks = HostTasks(self.spawn, self._tell_self, self._gate)
 
     async def on_start(self) -> None:
         self.one = self._world.directory.instance(self.id)
-        record = self.one.launch
-        running = record is None or self._host.is_running(record)
+        away = self._away()
         moment = self._world.moment()
-        await self._take(resume(self.one, moment, same_daemon=not self._first, running=running))
-        if self._gate.unproven_count:
-            self._settle_unproven()
+        step_done = resume(
+            self.one,
+            moment,
+            same_daemon=not self._first,
+            running=away is not None or self._runs(),
+            away=away,
+        )
+        await self._take(step_done)
+        self._set_host_gate()
+        self._settle_unproven()
         if not self._first:
             # What lay in the mailbox is lost: have accepted work told again.
             self._world.tell(
@@ -73,7 +74,12 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 InstanceChanged(instance=self.id, cause=None, restarted=True),
             )
 
-    async def handle(self, message: m.InstanceMessage) -> None:
+    async def handle(self, message: m.InstanceMessage | Answer) -> None:
+        if isinstance(message, Answer):
+            answered = self._tasks.take(message)
+            if answered is None:
+                return
+            message = answered
         if isinstance(message, m.LeaseUnproven):
             self._settle_unproven()
             return
@@ -81,7 +87,11 @@ class InstanceActor(Actor[m.InstanceMessage]):
             return
         if isinstance(message, m.DrainTimedOut):
             message = attrs.evolve(message, open_count=self._gate.held_count)
+        if isinstance(message, m.HostBack) and message.host == self.one.host:
+            message = attrs.evolve(message, running=self._runs())
         await self._take(step(self.one, message, self._world.moment()))
+        if isinstance(message, m.HostBack):
+            self._settle_unproven()
 
     def _is_stale(self, message: m.InstanceMessage) -> bool:
         """Work that has ended since it was told, or a gate that was entered again since."""
@@ -141,40 +151,61 @@ class InstanceActor(Actor[m.InstanceMessage]):
                 self._perform_memory(effect)
             case e.EvictionOver(reason):
                 self._tell_placement(EvictionFailed(instance=self.id, reason=reason))
-            case e.Prepare(order):
-                self.spawn(self._prepare, order)
-            case e.Discard(record):
-                self.spawn(self._discard, record)
-            case e.Run(record, order, within_s):
-                self.spawn(self._watch, record, partial(self._host.run, record))
-                self._in_step(self._probe, record, order, within_s)
-            case e.Watch(record):
-                self.spawn(self._watch, record, None)
-            case e.Prove(record, within_s):
-                self._in_step(self._probe, record, None, within_s)
             case e.OpenGate(record, generation):
                 self._gate.open_for(self._host.endpoint(record), generation)
             case e.CloseGate(reason):
                 self._gate.close(reason)
             case e.ReopenGate(reason):
-                self.timers.cancel("drain")
+                if reason != HOST_GATE:
+                    self.timers.cancel("drain")
                 self._gate.reopen(reason)
             case e.Drain(within_s):
                 self._drain(self._world.drain_s if within_s is None else within_s)
-            case e.ParkEngine(record, within_s):
-                self._in_step(self._park, record, within_s)
-            case e.WakeEngine(record, within_s):
-                self._in_step(self._wake, record, within_s)
-            case e.EndEngine(record, grace_s, idle_s):
-                self._end(record, grace_s, idle_s)
+            case (
+                e.Prepare()
+                | e.Discard()
+                | e.Run()
+                | e.Watch()
+                | e.Prove()
+                | e.ParkEngine()
+                | e.WakeEngine()
+                | e.EndEngine()
+            ):
+                self._perform_on_host(effect, self._host)
             case e.CancelTasks():
-                self._cancel_step()
+                self._tasks.cancel_step()
+            case e.DropTasks():
+                self.timers.cancel("drain")
+                self._tasks.drop()
             case e.RetryAfter() | e.DeadlineAt() | e.NoDeadline():
                 self._perform_time(effect)
             case e.Begin():
                 raise AssertionError("a start begins where its step is taken")
             case _:
                 assert_never(effect)
+
+    def _perform_on_host(self, effect: OnHost, host: Host) -> None:
+        match effect:
+            case e.Prepare(order):
+                self._tasks.prepare(host, order)
+                lost = self._away()
+                if lost is not None:
+                    self._tell_self(lost)  # It went between the grant and now.
+            case e.Discard(record):
+                self._tasks.discard(host, record)
+            case e.Run(record, order, within_s):
+                self._tasks.watch(host, record, opens=True)
+                self._tasks.probe(host, record, order, within_s)
+            case e.Watch(record):
+                self._tasks.watch(host, record, opens=False)
+            case e.Prove(record, within_s):
+                self._tasks.probe(host, record, None, within_s)
+            case e.ParkEngine(record, within_s):
+                self._tasks.park(host, record, within_s, self._world.parked_growth_limit)
+            case e.WakeEngine(record, within_s):
+                self._tasks.wake(host, record, within_s)
+            case e.EndEngine(record, grace_s, idle_s):
+                self._tasks.end(host, record, grace_s, idle_s)
 
     def _perform_memory(
         self,
@@ -191,7 +222,7 @@ class InstanceActor(Actor[m.InstanceMessage]):
             case e.AskParkRoom(ask, parked):
                 self._tell_placement(AskPark(ask=ask, instance=self.id, parked=parked))
             case e.FreeMemory(why):
-                self._cancel_step()
+                self._tasks.cancel_step()
                 self._gate.settle_unproven()
                 self._tell_placement(Free(instance=self.id, why=why))
 
@@ -210,76 +241,40 @@ class InstanceActor(Actor[m.InstanceMessage]):
 
     @property
     def _host(self) -> Host:
-        assert self.one.held is not None, f"{self.id} has no host"
-        return self._world.hosts[HostId(self.one.held.candidate.host)]
+        assert self.one.host is not None, f"{self.id} has no host"
+        return self._world.hosts[self.one.host]
+
+    def _runs(self) -> bool:
+        """False only when its process is certainly gone."""
+        record = self.one.launch
+        return record is None or self._host.is_running(record)
+
+    def _away(self) -> m.HostLost | None:
+        """What it is told when it begins, or is launched, while its host is away."""
+        host = self.one.host
+        if host is None or not self._world.sessions.is_lost(host):
+            return None
+        record = self._world.directory.hosts.get(host)
+        name = host if record is None else record.name
+        return m.HostLost(host=host, why=f"{name} is offline")
+
+    def _set_host_gate(self) -> None:
+        """News of the host that lay in the mailbox of an earlier incarnation is lost."""
+        host = self.one.host
+        if host is None or self._world.sessions.state(host) is SessionState.ONLINE:
+            self._gate.reopen(HOST_GATE)
+        else:
+            self._gate.close(HOST_GATE)
+
+    def _settle_unproven(self) -> None:
+        if self.one.launch is not None and self.one.lost is None:
+            self._tasks.settle_unproven(self._host, self.one.launch)
 
     def _tell_placement(self, message: object) -> None:
         self._world.tell(self._needs.placement, message)
 
-    def _tell_self(self, message: m.InstanceMessage) -> None:
+    def _tell_self(self, message: m.InstanceMessage | Answer) -> None:
         self._world.tell(self.ref, message)
-
-    def _in_step(self, fn: Callable[..., Awaitable[None]], *args: Any) -> None:
-        self._cancel_step()
-        self._step_scope = self.spawn(fn, *args)
-
-    def _cancel_step(self) -> None:
-        if self._step_scope is not None:
-            self._step_scope.cancel()
-            self._step_scope = None
-
-    async def _prepare(self, order: LaunchOrder) -> None:
-        host = self._host
-        try:
-            record = await host.prepare(order)
-        except LaunchRefused as refused:
-            self._tell_self(
-                m.LaunchNotPrepared(
-                    launch=order.launch,
-                    code=refused.code,
-                    detail=refused.detail,
-                    permanent=refused.permanent,
-                )
-            )
-        else:
-            self._tell_self(m.LaunchPrepared(record=record))
-
-    async def _discard(self, record: LaunchRecord) -> None:
-        await self._host.discard(record)
-        self._tell_self(m.LaunchDiscarded(launch=record.launch))
-
-    async def _watch(self, record: LaunchRecord, run: Callable[[], Awaitable[None]] | None) -> None:
-        """Open the latch, if there is one, and tell when the engine has ended.
-
-        A latch that cannot be opened may have been opened before: by the daemon, or the
-        incarnation, that was there before us. Then the engine runs, and is ours.
-        """
-        host = self._host
-        how: str | None = None
-        try:
-            if run is not None:
-                await run()
-        except LaunchRefused as refused:
-            how = None if host.is_running(record) else refused.detail
-        if how is None:
-            how = str(await host.wait_exit(record))
-        self._tell_self(m.EngineExited(launch=record.launch, how=how))
-
-    async def _probe(
-        self, record: LaunchRecord, order: LaunchOrder | None, within_s: float
-    ) -> None:
-        answer: m.InstanceMessage = m.StepTimedOut(launch=record.launch)
-        try:
-            with trio.move_on_after(within_s):
-                canary = await self._host.wait_ready(record, order)
-                if order is None:
-                    answer = m.EngineProved(launch=record.launch)
-                else:
-                    peak = self._host.start_peak(record)
-                    answer = m.EngineAnswered(launch=record.launch, canary=canary, peak=peak)
-        except LaunchRefused as refused:
-            answer = m.EngineUnfit(launch=record.launch, code=refused.code, detail=refused.detail)
-        self._tell_self(answer)
 
     def _drain(self, within_s: float) -> None:
         launch = self.one.launch_id
@@ -290,73 +285,3 @@ class InstanceActor(Actor[m.InstanceMessage]):
     def _drained(self, launch: Any) -> None:
         self.timers.cancel("drain")
         self._tell_self(m.GateEmpty(launch=launch))
-
-    async def _park(self, record: LaunchRecord, within_s: float) -> None:
-        answer: m.InstanceMessage = m.StepTimedOut(launch=record.launch)
-        try:
-            with trio.move_on_after(within_s):
-                proof = await self._host.park(record)
-                answer = m.EngineParked(
-                    launch=record.launch,
-                    residue=proof.residue,
-                    attributed=proof.attributed,
-                    growth_limit=self._world.parked_growth_limit,
-                )
-        except ParkRefused as refused:
-            answer = m.EngineNotParked(launch=record.launch, reason=str(refused))
-        except Broken as broken:
-            answer = m.EngineBroken(launch=record.launch, code=broken.code, detail=broken.detail)
-        self._tell_self(answer)
-
-    async def _wake(self, record: LaunchRecord, within_s: float) -> None:
-        answer: m.InstanceMessage = m.StepTimedOut(launch=record.launch)
-        try:
-            with trio.move_on_after(within_s):
-                await self._host.wake(record)
-                answer = m.EngineWoken(launch=record.launch)
-        except Broken as broken:
-            answer = m.EngineBroken(launch=record.launch, code=broken.code, detail=broken.detail)
-        self._tell_self(answer)
-
-    def _end(self, record: LaunchRecord, grace_s: float, idle_s: float) -> None:
-        if self._end_scope is not None:
-            self._end_scope.cancel()
-        self._end_scope = self.spawn(self._end_until_gone, record, grace_s, idle_s)
-
-    async def _end_until_gone(self, record: LaunchRecord, grace_s: float, idle_s: float) -> None:
-        """End it; while that cannot be proven, say so once and keep trying."""
-        host = self._host
-        outcome = await host.end(record, grace_s=grace_s, idle_s=idle_s)
-        attempt = 0
-        if outcome is not EndOutcome.GONE:
-            busy = outcome is EndOutcome.BUSY
-            why = (
-                f"it still answered requests after {idle_s:.0f} s and was not signalled"
-                if busy
-                else "it was killed, and its processes could not be shown to be gone"
-            )
-            self._tell_self(m.EndUnproven(launch=record.launch, detail=why))
-        while outcome is not EndOutcome.GONE:
-            await trio.sleep(PROOF_PAUSES_S[min(attempt, len(PROOF_PAUSES_S) - 1)])
-            attempt += 1
-            outcome = await host.end(record, grace_s=grace_s, idle_s=idle_s)
-        self._tell_self(m.GroupGone(launch=record.launch))
-
-    def _settle_unproven(self) -> None:
-        """A slot whose request's end was not seen comes back once the engine shows idle."""
-        if self._settling or self.one.launch is None:
-            return
-        self._settling = True
-        self.spawn(self._settle, self.one.launch)
-
-    async def _settle(self, record: LaunchRecord) -> None:
-        host = self._host
-        try:
-            while self._gate.unproven_count > 0 and self.one.launch == record:
-                await trio.sleep(SETTLE_POLL_S)
-                sample = await host.sample_engine(record)
-                running = None if sample is None else sample.running + sample.waiting
-                if running is not None and running <= self._gate.lease_count:
-                    self._gate.settle_unproven()
-        finally:
-            self._settling = False

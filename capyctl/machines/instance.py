@@ -1,6 +1,6 @@
 """One copy of a model: its states, what is remembered of it, and what its actor must do.
 
-The edges are in `starting`, `parking` and `stopping`; `instance_table` joins them.
+The edges are in `starting`, `parking`, `stopping` and alike; `instance_table` joins them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.ids import InstanceId, LaunchId
+from capyctl.domain.ids import HostId, InstanceId, LaunchId
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
 from capyctl.domain.operations import Operation
 from capyctl.domain.specs import Candidate, Charges, Measured, Phase
@@ -86,6 +86,16 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
+class Lost:
+    """What an instance was when its host went away. Nothing of it is known until it is back."""
+
+    state: InstanceState
+    """What it goes on as; what was asked of it meanwhile is taken into account."""
+    failure: Failure | None = None
+    """What had gone wrong before that."""
+
+
+@attrs.frozen(kw_only=True)
 class Instance:
     """The durable record of one instance. Its actor is the only writer."""
 
@@ -123,6 +133,13 @@ class Instance:
     """What the present or last launch was seen to take."""
     instead: str | None = None
     """Why it is being stopped where it was to be parked: ``no room to park`` and alike."""
+    lost: Lost | None = None
+    """Set while its host is away; its state is `UNCERTAIN` then."""
+
+    @property
+    def host(self) -> HostId | None:
+        """The machine that it holds memory of."""
+        return None if self.held is None else self.held.candidate.host
 
     @property
     def step_id(self) -> str | None:
@@ -271,6 +288,14 @@ class CancelTasks:
 
 
 @attrs.frozen
+class DropTasks:
+    """Give up every task on the host, the watch and the end included; processes are left alone.
+
+    What those tasks have told already does not count any more.
+    """
+
+
+@attrs.frozen
 class RetryAfter:
     pause_s: float
 
@@ -317,6 +342,7 @@ Effect: TypeAlias = (
     | WakeEngine
     | EndEngine
     | CancelTasks
+    | DropTasks
     | RetryAfter
     | Begin
     | DeadlineAt

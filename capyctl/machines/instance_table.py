@@ -1,16 +1,18 @@
 """The life of an instance: every state, every message, every edge.
 
-Rule 1: a message about an earlier launch, or an answer to an earlier request for memory,
-is late and changes nothing.
+Rule 1: a message about an earlier launch or another host, or an answer to an earlier request
+for memory, is late and changes nothing.
 Rule 2: no clock, no chance, no I/O. Time and names come in with `Moment`.
 """
 
 from __future__ import annotations
 
 from capyctl.domain.operations import Operation
+from capyctl.machines import away as a
 from capyctl.machines import expiring as x
 from capyctl.machines import failing as f
 from capyctl.machines import parking as p
+from capyctl.machines import resume as r
 from capyctl.machines import starting as s
 from capyctl.machines import stopping as d
 from capyctl.machines.instance import Instance, InstanceState
@@ -61,10 +63,35 @@ _TASKS_LATE: dict[type, Edge[Instance] | Ignored] = {
     **_GATE,
 }
 
+_NO_HOST = Ignored("it holds nothing on any machine")
+_ON_NO_HOST: dict[type, Edge[Instance] | Ignored] = {
+    m.HostSuspended: _NO_HOST,
+    m.HostLost: _NO_HOST,
+    m.HostBack: _NO_HOST,
+}
+_ON_A_HOST: dict[type, Edge[Instance] | Ignored] = {
+    m.HostSuspended: to(*InstanceState, by=a.suspend),
+    m.HostLost: to(UNCERTAIN, by=a.lose_host),
+    m.HostBack: to(*InstanceState, by=r.host_back),
+}
+_COMES_BACK_AS = (
+    STOPPED,
+    FAILED,
+    QUEUED,
+    STARTING,
+    PARKED,
+    WAKE_QUEUED,
+    STOPPING,
+    RECONCILING,
+    CLEANING,
+    UNCERTAIN,
+)
+
 _SETTLED: dict[type, Edge[Instance] | Ignored] = {
     **_ANYWHERE,
     **_NO_EVICT,
     **_NO_PARK,
+    **_ON_NO_HOST,
     m.Start: to(QUEUED, by=s.begin),
     m.Stop: to(STOPPED, by=d.stop_nothing),
 }
@@ -73,6 +100,7 @@ _GOING_DOWN: dict[type, Edge[Instance] | Ignored] = {
     **_ANYWHERE,
     **_NO_EVICT,
     **_NO_PARK,
+    **_ON_A_HOST,
     **_OTHER_DEADLINE,
     m.Start: to(*InstanceState, by=s.start_later),
     m.EngineExited: Ignored("it was to end; the end task proves that nothing is left"),
@@ -91,6 +119,7 @@ TABLE: Table[Instance] = {
     },
     QUEUED: {
         **_ANYWHERE,
+        **_ON_NO_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         m.Reserved: to(STARTING, by=s.arm),
@@ -103,6 +132,7 @@ TABLE: Table[Instance] = {
     },
     STARTING: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         m.LaunchPrepared: to(STARTING, by=s.associate),
@@ -117,16 +147,19 @@ TABLE: Table[Instance] = {
     },
     READY: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_OTHER_DEADLINE,
         m.Park: to(PARK_DRAIN, STOP_DRAIN, by=p.park),
         m.Stop: to(STOP_DRAIN, by=d.stop_serving),
         m.Evict: to(PARK_DRAIN, STOP_DRAIN, by=d.evict_ready),
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(READY, by=s.already_ready),
+        m.HostBack: to(READY, RECONCILING, by=r.host_back_ready),
         **_GATE,
     },
     PARK_DRAIN: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         m.ParkRoom: to(PARK_DRAIN, by=p.drain_to_park),
@@ -140,6 +173,7 @@ TABLE: Table[Instance] = {
     },
     PARKING: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,
@@ -154,6 +188,7 @@ TABLE: Table[Instance] = {
     },
     PARKED: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_PARK,
         **_OTHER_DEADLINE,
         m.Start: to(WAKE_QUEUED, by=s.begin_wake),
@@ -164,6 +199,7 @@ TABLE: Table[Instance] = {
     },
     WAKE_QUEUED: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         m.Reserved: to(WAKING, by=s.wake_now),
@@ -177,6 +213,7 @@ TABLE: Table[Instance] = {
     },
     WAKING: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         m.EngineWoken: to(READY, by=s.become_awake),
@@ -190,6 +227,7 @@ TABLE: Table[Instance] = {
     },
     STOP_DRAIN: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,
@@ -212,6 +250,7 @@ TABLE: Table[Instance] = {
     },
     RECONCILING: {
         **_ANYWHERE,
+        **_ON_A_HOST,
         **_NO_EVICT,
         **_NO_PARK,
         **_OTHER_DEADLINE,
@@ -221,13 +260,19 @@ TABLE: Table[Instance] = {
         m.EngineExited: to(CLEANING, by=d.clean),
         m.Start: to(RECONCILING, by=s.start_later),
         m.Stop: to(STOPPING, by=d.stop_now),
+        **_GATE,
     },
     UNCERTAIN: {
         **_GOING_DOWN,
-        m.Stop: to(STOPPING, by=d.stop_again),
+        m.Start: to(UNCERTAIN, by=a.start_uncertain),
+        m.Stop: to(UNCERTAIN, STOPPING, by=a.stop_uncertain),
+        m.DeadlineReached: to(UNCERTAIN, by=a.expire_uncertain),
+        m.HostBack: to(*_COMES_BACK_AS, by=r.host_back),
         m.EndUnproven: Ignored("known already"),
     },
 }
+
+_NEWS_OF_A_HOST = (m.HostSuspended, m.HostLost, m.HostBack)
 
 
 def step(one: Instance, event: object, moment: Moment) -> Step[Instance]:
@@ -243,6 +288,8 @@ def step(one: Instance, event: object, moment: Moment) -> Step[Instance]:
         return Step(data=one)
     ask = getattr(event, "ask", None)
     if ask is not None and ask != one.ask:
+        return Step(data=one)
+    if isinstance(event, _NEWS_OF_A_HOST) and event.host != one.host:
         return Step(data=one)
     operation = getattr(event, "operation", None)
     if isinstance(operation, Operation) and _known(one, operation):

@@ -8,6 +8,7 @@ from capyctl.domain.ids import LaunchId
 from capyctl.domain.launches import LaunchOrder, LaunchRecord
 from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.specs import Phase
+from capyctl.machines.fitting import order_on
 from capyctl.machines.history import end, end_open, moved, one_line
 from capyctl.machines.instance import (
     AskMemory,
@@ -21,6 +22,7 @@ from capyctl.machines.instance import (
     InstanceState,
     OpenGate,
     Prepare,
+    ReopenGate,
     RetryAfter,
     Run,
     WakeEngine,
@@ -44,6 +46,8 @@ ATTEMPTS_MAX = 3
 RETRY_PAUSE_S = 30.0
 """Pause after the first failed attempt; doubles with each further one."""
 STOP_GRACE_S = 15.0
+HOST_GATE = "host_session"
+"""Why the gate is closed while the instance's host is silent or away."""
 
 
 def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
@@ -91,7 +95,7 @@ def begin_wake(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         state=InstanceState.WAKE_QUEUED,
         operation=event.operation,
         then=None,
-        order=event.order,
+        order=event.order if one.host is None else order_on(event.order, one.host),
         cause=event.order.cause,
         generation=event.order.generation,
         ask=ask,
@@ -165,13 +169,15 @@ def arm(one: Instance, event: Reserved, moment: Moment) -> Step[Instance]:
         ask=None,
         waiting=None,
         failure=None,
+        order=order_on(one.order, candidate.host),
         held=Held(candidate=candidate, phase=Phase.COLD),
         launch_id=launch,
         launch=None,
         last_host=candidate.host,
         last_gpu=candidate.gpu,
     )
-    effects = (Prepare(launch_order(armed, launch)),)
+    # What was said of an earlier host counts no more.
+    effects = (ReopenGate(HOST_GATE), Prepare(launch_order(armed, launch)))
     return moved(one, armed, moment, "initialize_armed", operations=(operation,), effects=effects)
 
 

@@ -146,7 +146,7 @@ def _drain_to_stop(
     cleared, ended, voided = end_open(
         one, OperationState.FAILED, error_code="resolved_by_owned_cleanup"
     )
-    ended = (*ended, *_dropped(one))
+    ended = (*ended, *dropped(one))
     draining = attrs.evolve(
         cleared,
         state=InstanceState.STOP_DRAIN,
@@ -173,7 +173,7 @@ def stop_now(one: Instance, event: Stop, moment: Moment) -> Step[Instance]:
     cleared, ended, voided = end_open(
         one, OperationState.FAILED, error_code="resolved_by_owned_cleanup"
     )
-    ended = (*ended, *_dropped(one))
+    ended = (*ended, *dropped(one))
     running = attrs.evolve(event.operation, state=OperationState.RUNNING)
     ending = attrs.evolve(
         cleared,
@@ -209,10 +209,10 @@ def stop_also(one: Instance, event: Stop, _: Moment) -> Step[Instance]:
     riding = attrs.evolve(one, riders=(*one.riders, event.operation), then=None)
     if event.cause is Cause.OPERATOR or one.cause in _GENTLE:
         riding = attrs.evolve(riding, cause=event.cause)
-    return Step(data=riding, operations=_dropped(one))
+    return Step(data=riding, operations=dropped(one))
 
 
-def _dropped(one: Instance) -> tuple[Operation, ...]:
+def dropped(one: Instance) -> tuple[Operation, ...]:
     """A start that waited for the way down; the stop came after it."""
     if one.then is None:
         return ()
@@ -224,7 +224,7 @@ def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> 
     """Drained, or the drain is over: the end begins. A switch never cuts answers."""
     assert one.operation is not None
     assert one.launch is not None
-    if isinstance(event, DrainTimedOut) and _never_cuts(one):
+    if isinstance(event, DrainTimedOut) and never_cuts(one):
         return _serve_on(one, event, moment)
     operation = attrs.evolve(one.operation, state=OperationState.RUNNING)
     ending = attrs.evolve(one, state=InstanceState.STOPPING, operation=operation)
@@ -239,7 +239,7 @@ def end_now(one: Instance, event: GateEmpty | DrainTimedOut, moment: Moment) -> 
     )
 
 
-def _never_cuts(one: Instance) -> bool:
+def never_cuts(one: Instance) -> bool:
     """Nobody asked for a stop: only for room, or for a park that became a stop."""
     became = one.instead is not None and not any(r.kind in STOPS for r in one.riders)
     return one.cause in _GENTLE or became
@@ -345,6 +345,7 @@ def released(
         ask=None,
         waiting=None,
         instead=None,
+        lost=None,
     )
     begin = () if one.then is None else (Begin(one.then),)
     effects = (*voided, FreeMemory(one.instead), *begin)

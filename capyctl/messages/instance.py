@@ -30,6 +30,8 @@ class Cause(enum.Enum):
     REPLACE = "replace"
     RETIRE = "retire"
     PREINITIALIZE = "preinitialize"
+    DRAIN = "drain"
+    """Its host is to be empty."""
 
 
 @attrs.frozen(kw_only=True)

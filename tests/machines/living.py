@@ -49,8 +49,12 @@ class Surroundings:
     said_unproven: bool = False
     # Messages in flight, first in first out for each sender
     lanes: dict[str, list] = attrs.field(
-        factory=lambda: {"deployment": [], "placement": [], "self": []}
+        factory=lambda: {"deployment": [], "placement": [], "self": [], "hosts": []}
     )
+    # Link to the host: what is so, and what the instance will have been told
+    linked: bool = True
+    silent: bool = False
+    here: bool = True
     to_placement: list = attrs.field(factory=list)
     line: dict[str, Phase] = attrs.field(factory=dict)
     rooms: list[str] = attrs.field(factory=list)
@@ -89,6 +93,8 @@ class Surroundings:
         """As the instance's actor: one message."""
         if isinstance(message, m.GateEmpty) and self.leases:
             return
+        if isinstance(message, m.HostBack):
+            message = attrs.evolve(message, running=self.running_now())
         if isinstance(message, m.DrainTimedOut):
             message = attrs.evolve(message, open_count=self.leases)
         before = self.one.state
@@ -147,6 +153,8 @@ class Surroundings:
                 self.evictions_over += 1
             case e.Prepare(order):
                 self.preparing.append(order)
+                if not self.here:
+                    self._tell_loss()
             case e.Discard(record):
                 self.discarding.append(record)
             case e.Run(record, _, _):
@@ -157,13 +165,14 @@ class Surroundings:
                 self.step_task = ("prove", record)
             case e.OpenGate(record, _):
                 self.has_endpoint = True
-                self.closed_for -= {"park", "stop", "engine_exit"}
+                self.closed_for -= {"park", "stop", "engine_exit", "starting"}
                 self._gate_changed()
             case e.CloseGate(reason):
                 self.closed_for.add(reason)
                 self._report_empty()
             case e.ReopenGate(reason):
-                self.drain = None
+                if reason != "host_session":
+                    self.drain = None
                 self.closed_for.discard(reason)
                 self._gate_changed()
             case e.Drain(_):
@@ -177,6 +186,8 @@ class Surroundings:
                 self.ending, self.said_unproven = record, False
             case e.CancelTasks():
                 self.step_task = None
+            case e.DropTasks():
+                self._drop_tasks()
             case e.RetryAfter():
                 self.retry = True
             case e.DeadlineAt(operation, at_ms):
@@ -185,6 +196,56 @@ class Surroundings:
                 self.deadlines.pop(operation, None)
             case _:
                 raise AssertionError(effect)
+
+    def _drop_tasks(self) -> None:
+        """Calls that wait are cancelled; answers that are on their way do not count any more."""
+        self.preparing.clear()
+        self.discarding.clear()
+        self.watching.clear()
+        self.step_task = self.ending = self.drain = None
+        for told in self.lanes["self"]:
+            if isinstance(told, m.LaunchPrepared) and self.linked:
+                self.latched.discard(told.record.launch)  # Its actor has it discarded.
+        gate = [x for x in self.lanes["self"] if isinstance(x, m.GateEmpty)]
+        self.lanes["self"][:] = gate
+
+    # -- the link ----------------------------------------------------------------------------
+
+    def fall_silent(self) -> None:
+        self.silent = True
+        if self.one.held is not None:
+            self.lanes["hosts"].append(m.HostSuspended(host=making.HOST))
+
+    def be_lost(self) -> None:
+        self.here = False
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        if self.one.held is not None:
+            self.lanes["hosts"].append(making.lost())
+
+    def come_back(self, *, fresh: bool) -> None:
+        """The host ends what nobody knows of, then its session is live."""
+        self.linked = True
+        known = set() if self.one.launch is None else {self.one.launch.launch}
+        if fresh:
+            for launch in sorted(self.latched):
+                self.exited(launch)  # Latches end with the process that made them.
+        self.latched &= known | self._being_prepared()
+        self.running &= known
+        fresh = fresh or not self.here
+        self.silent, self.here = False, True
+        if self.one.held is not None:
+            self.lanes["hosts"].append(making.back(fresh=fresh))
+
+    def _being_prepared(self) -> set[LaunchId]:
+        told = [x.record.launch for x in self.lanes["self"] if isinstance(x, m.LaunchPrepared)]
+        return set(told)
+
+    def running_now(self) -> bool:
+        """Only a process that is certainly gone is said to be."""
+        launch = None if self.one.launch is None else self.one.launch.launch
+        return launch is None or launch in self.running | self.latched
 
     def _run(self, record: object) -> None:
         if record.launch in self.latched:
@@ -195,7 +256,7 @@ class Surroundings:
 
     def _watch(self, record: object) -> None:
         self.watching.add(record.launch)
-        if record.launch not in self.running | self.latched:
+        if self.linked and record.launch not in self.running | self.latched:
             self.exited(record.launch)
 
     @property
@@ -215,9 +276,10 @@ class Surroundings:
     # -- what the world does -----------------------------------------------------------------
 
     def exited(self, launch: LaunchId) -> None:
-        """The process is gone, told to whoever watches it."""
+        """The process is gone, told to whoever watches it; across a cut link it is told later."""
         self.running.discard(launch)
-        if launch in self.watching:
+        self.latched.discard(launch)
+        if launch in self.watching and self.linked:
             self.watching.discard(launch)
             self.lanes["self"].append(m.EngineExited(launch=launch, how="exit code 1"))
 
@@ -265,6 +327,7 @@ class Surroundings:
         for lane in self.lanes.values():
             lane.clear()
         if not same_daemon:
+            self.here = self.linked
             self.latched.clear()
             self.to_placement.clear()
             self.line.clear()
@@ -277,6 +340,11 @@ class Surroundings:
             # A latch whose record was lost with the mailbox waits for the daemon's end: no engine.
             known = set() if self.one.launch is None else {self.one.launch.launch}
             self.latched &= known
-        self.take(resume(self.one, self.moment(), same_daemon=same_daemon))
+        away = None if self.here else making.lost()
+        running = self.running_now() or not self.linked
+        done = resume(self.one, self.moment(), same_daemon=same_daemon, running=running, away=away)
+        self.take(done)
+        if self.here and "host_session" in self.closed_for and not self.silent:
+            self._perform(e.ReopenGate("host_session"))
         for _, message in lost_messages(self.picture()):
             self.lanes["deployment"].append(message)

@@ -35,7 +35,17 @@ from capyctl.machines.deployment import Deployment, Picture
 from capyctl.machines.instance import Held, Instance, InstanceState
 from capyctl.machines.table import Moment
 from capyctl.messages.deployment import Act, ActionKind, ReceiptKey
-from capyctl.messages.instance import Cause, Evict, Park, Start, StartOrder, Stop
+from capyctl.messages.instance import (
+    Cause,
+    Evict,
+    HostBack,
+    HostLost,
+    HostSuspended,
+    Park,
+    Start,
+    StartOrder,
+    Stop,
+)
 
 HOST = HostId("host")
 GPU = GpuId("gpu0")
@@ -162,6 +172,18 @@ def park(cause: Cause = Cause.OPERATOR) -> Park:
 def evict(*, stop: bool = False) -> Evict:
     kind = OperationKind.CLEANUP if stop else OperationKind.PARK
     return Evict(switch=SwitchId("W" + "0" * 25), operation=operation(kind), stop=stop)
+
+
+def suspended(host: HostId = HOST) -> HostSuspended:
+    return HostSuspended(host=host)
+
+
+def lost(host: HostId = HOST, why: str = "box was not heard of for 30 s") -> HostLost:
+    return HostLost(host=host, why=why)
+
+
+def back(host: HostId = HOST, **changes: object) -> HostBack:
+    return attrs.evolve(HostBack(host=host, name="box"), **changes)
 
 
 LAUNCH = LaunchId("L" + "0" * 25)

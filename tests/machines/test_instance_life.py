@@ -78,7 +78,7 @@ class InstanceLife(RuleBasedStateMachine):
 
     # -- the host ----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.world.preparing)
+    @precondition(lambda self: self.world.preparing and self.world.linked)
     @rule(how=st.sampled_from(["ok", "ok", "ok", "later", "never"]))
     def prepared(self, how):
         world = self.world
@@ -92,7 +92,7 @@ class InstanceLife(RuleBasedStateMachine):
             )
         world.lanes["self"].append(told)
 
-    @precondition(lambda self: self.world.discarding)
+    @precondition(lambda self: self.world.discarding and self.world.linked)
     @rule()
     def discarded(self):
         record = self.world.discarding.pop(0)
@@ -103,6 +103,8 @@ class InstanceLife(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["ok", "ok", "ok", "refused", "broken", "late"]))
     def step_done(self, how):
         world = self.world
+        if not world.linked:
+            how = "late"
         what, record = world.step_task
         world.step_task = None
         launch = record.launch
@@ -136,7 +138,7 @@ class InstanceLife(RuleBasedStateMachine):
     def engine_exits(self):
         self.world.exited(min(self.world.running))
 
-    @precondition(lambda self: self.world.ending is not None)
+    @precondition(lambda self: self.world.ending is not None and self.world.linked)
     @rule(gone=st.sampled_from([True, True, False]))
     def ended(self, gone):
         world = self.world
@@ -170,6 +172,8 @@ class InstanceLife(RuleBasedStateMachine):
             world.grant(min(world.line))
         elif world.rooms:
             world.answer_room(full=False)
+        elif not world.linked:
+            world.come_back(fresh=False)
         elif world.preparing:
             self.prepared("ok")
         elif world.discarding:
@@ -182,9 +186,31 @@ class InstanceLife(RuleBasedStateMachine):
             return False
         return True
 
+    # -- the link to the host ----------------------------------------------------------------
+
+    @precondition(lambda self: self.world.linked)
+    @rule()
+    def cut(self):
+        self.world.linked = False
+
+    @precondition(lambda self: not self.world.linked and not self.world.silent)
+    @rule()
+    def silent(self):
+        self.world.fall_silent()
+
+    @precondition(lambda self: self.world.silent and self.world.here)
+    @rule()
+    def gone(self):
+        self.world.be_lost()
+
+    @precondition(lambda self: not self.world.linked)
+    @rule(fresh=st.booleans())
+    def back(self, fresh):
+        self.world.come_back(fresh=fresh)
+
     # -- messages, timers, requests ----------------------------------------------------------
 
-    @rule(lane=st.sampled_from(["deployment", "placement", "self"]))
+    @rule(lane=st.sampled_from(["deployment", "placement", "self", "hosts"]))
     def deliver(self, lane):
         if self.world.lanes[lane]:
             self.world.feed(self.world.lanes[lane].pop(0))
@@ -286,6 +312,9 @@ class InstanceLife(RuleBasedStateMachine):
         one = world.one
         if one.state in SETTLED and one.operation is None and not one.riders and not one.then:
             return
+        if one.lost is not None:
+            assert not world.here or world.lanes["hosts"], "nobody tells it that its host is back"
+            return
         tasks = world.preparing or world.discarding or world.step_task or world.ending
         timers = world.deadlines or world.retry or world.drain
         messages = world.to_placement or world.line or world.rooms or any(world.lanes.values())
@@ -310,9 +339,26 @@ class InstanceLife(RuleBasedStateMachine):
             assert world.told == world.shown
 
     @invariant()
+    def what_is_lost_is_uncertain_and_stays_charged(self):
+        one = self.world.one
+        if one.lost is not None:
+            assert one.state is S.UNCERTAIN
+            assert one.held is not None
+            assert self.world.booked is not None
+            assert not self.world.gate_open
+
+    @invariant()
+    def a_gate_is_not_closed_for_a_host_that_is_here(self):
+        world = self.world
+        told = world.lanes["hosts"] or world.silent or world.one.held is None
+        if "host_session" in world.closed_for:
+            assert told or world.one.lost is not None or not world.here
+
+    @invariant()
     def it_can_begin_again_from_here(self):
         for same_daemon in (True, False):
-            resume(self.world.one, self.world.moment(), same_daemon=same_daemon)
+            for away in (None, making.lost()):
+                resume(self.world.one, self.world.moment(), same_daemon=same_daemon, away=away)
 
 
 WORK = (m.Start, m.Park, m.Stop)

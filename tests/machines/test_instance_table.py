@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from capyctl.domain.errors import IllegalTransition
-from capyctl.domain.ids import LaunchId
+from capyctl.domain.ids import HostId, LaunchId
 from capyctl.domain.operations import OperationKind as K
 from capyctl.domain.operations import OperationState as O
 from capyctl.domain.units import GIB
@@ -18,7 +18,20 @@ from capyctl.machines.table import Edge, Ignored
 from capyctl.messages import instance as m
 from capyctl.messages.instance import Cause, InstanceMessage
 from tests.machines import making
-from tests.machines.making import ASK, LAUNCH, evict, instance, moment, park, record, start, stop
+from tests.machines.making import (
+    ASK,
+    LAUNCH,
+    back,
+    evict,
+    instance,
+    lost,
+    moment,
+    park,
+    record,
+    start,
+    stop,
+    suspended,
+)
 
 MESSAGES = InstanceMessage.__args__
 
@@ -91,11 +104,11 @@ def impossible() -> dict[tuple[S, type], str]:
     never((S.STARTING,), (m.GateEmpty, m.DrainTimedOut), "no request was ever let in")
     late = (m.EngineAnswered, m.EngineParked, m.EngineNotParked, m.EngineWoken, m.EngineBroken)
     never((S.RECONCILING,), late, "the tasks of the earlier daemon are no more")
-    never((S.RECONCILING,), (m.GateEmpty, m.DrainTimedOut), "this daemon let nobody in yet")
     return found
 
 
 IMPOSSIBLE = impossible()
+OTHER_HOST = HostId("another")
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.__name__)
@@ -126,11 +139,14 @@ def test_an_event_without_an_edge_raises_and_changes_nothing():
         m.LaunchPrepared(record=record(LaunchId("earlier"))),
         m.ReserveWaits(ask="earlier", reason="full"),
         m.Reserved(ask="earlier", candidate=making.CANDIDATE),
+        suspended(OTHER_HOST),
+        lost(OTHER_HOST),
+        back(OTHER_HOST),
     ],
     ids=lambda one: type(one).__name__,
 )
 def test_late_messages_change_nothing(state, message):
-    """Rule 1: about an earlier launch, or an answer to an earlier request."""
+    """Rule 1: about an earlier launch or another host, or an answer to an earlier request."""
     one = instance(state)
 
     done = step(one, message, moment())
@@ -461,7 +477,8 @@ def samples(one) -> list[object]:
         m.ReserveWaits(ask=ASK, reason="full"),
         m.ReserveRefused(ask=ASK, code="x", reason="full"),
     ]
-    return [*mine, *asked, deadline, start(), stop(), park(), evict(), evict(stop=True)]
+    hosts = [suspended(), lost(), back(), back(fresh=True), back(running=False)]
+    return [*mine, *asked, *hosts, deadline, start(), stop(), park(), evict(), evict(stop=True)]
 
 
 def test_an_end_that_is_not_proven_keeps_the_charge_until_it_is():
