@@ -109,14 +109,14 @@ def why_refused(problem: BaseException) -> str | None:
         return _OURS.get(found.verify_code) or (
             f"the other side's certificate is not valid: {found.verify_message}"
         )
-    reason = found.reason or ""
+    reason = _reason(found)
     return next((text for end, text in _ALERTS.items() if reason.endswith(end)), None)
 
 
 def revoked(problem: BaseException) -> bool:
     """Whether the other side's alert says that our certificate was revoked."""
     found = _ssl_error(problem)
-    return found is not None and (found.reason or "").endswith("CERTIFICATE_REVOKED")
+    return found is not None and _reason(found).endswith("CERTIFICATE_REVOKED")
 
 
 _OURS = {
@@ -148,6 +148,11 @@ def _ssl_error(problem: BaseException | None) -> ssl.SSLError | None:
             return problem
         problem = problem.__cause__ or problem.__context__
     return None
+
+
+def _reason(problem: ssl.SSLError) -> str:
+    # Only those that OpenSSL itself raised have one.
+    return getattr(problem, "reason", None) or ""
 
 
 def _urn(tls: Tls, prefix: str) -> str | None:
