@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_collection_finish():
-    # All modules are imported: what they hold needs no second look, which makes the next ones cheap.
+    # What the modules hold needs no second look, which makes the looks after tests cheap.
     gc.collect()
     gc.freeze()
 

@@ -141,8 +141,8 @@ class CatalogueActor(Actor[m.CatalogueMessage]):
                 text = "The key belongs to another change"
                 fail(reply, Refused("idempotency_conflict", text))
             return
-        except StoreBroken:
-            fail(reply, Refused("internal", "The change could not be stored"))
+        except StoreBroken as broken:
+            fail(reply, Refused("internal", f"The change was not stored: {broken}"))
             return
         self._keep(made.id, spec.name, spec.routes)
         self._run(made.id)

@@ -188,8 +188,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 answer(reply, taken.receipt.response)
             else:
                 fail(reply, Refused("idempotency_conflict", "The key belongs to another change"))
-        except StoreBroken:
-            fail(reply, Refused("internal", "The change could not be stored"))
+        except StoreBroken as broken:
+            fail(reply, Refused("internal", f"The change was not stored: {broken}"))
         else:
             answer(reply, response)
 

@@ -72,7 +72,15 @@ async def open_daemon(
     """
     clock, ids = SystemClock(), UlidIds()
     path = settings.state_root / DATABASE
-    opening = open_store(path, clock_wall_ms=clock.wall_ms, ids=ids, before_commit=before_commit)
+    opening = open_store(
+        path,
+        clock_wall_ms=clock.wall_ms,
+        ids=ids,
+        before_commit=before_commit,
+        on_broken=lambda why: log.error(
+            "store_failed", message=str(why), problem=repr(why.__cause__)
+        ),
+    )
     async with opening as store:
         if store.put_back is not None:
             log.warning("store_was_put_back", reason=store.put_back)

@@ -11,7 +11,6 @@ import trio
 
 from actors import ActorGone, AskTimedOut, MailboxFull, Ref, ask
 from capyctl.contracts.management import CursorExpired
-from capyctl.contracts.store import Store
 from capyctl.control.surroundings import World
 from capyctl.daemon.load import LoadView
 from capyctl.domain.errors import Refused
@@ -21,6 +20,7 @@ from capyctl.domain.specs import DeploymentSpec
 from capyctl.machines.deployment import Deployment
 from capyctl.messages.catalogue import Create
 from capyctl.messages.deployment import Act, Replace
+from capyctl.store.sqlite_store import SqliteStore
 from capyctl.telemetry import hub as telemetry
 from capyctl.telemetry.fragments import Fragments
 
@@ -49,7 +49,7 @@ class DaemonManagement:
     """Implements `contracts.management.Management`."""
 
     world: World
-    store: Store
+    store: SqliteStore
     fragments: Fragments
     hub: telemetry.Hub
     catalogue: Ref[Any]
@@ -74,6 +74,17 @@ class DaemonManagement:
     def complete(self, document: Mapping[str, object]) -> DeploymentSpec:
         return self.completer(document)
 
+    def check_known(self, deployment: DeploymentId, instance: int | None) -> None:
+        found = self.world.directory.deployments.get(deployment)
+        if found is None:
+            raise Refused("not_found", f"There is no deployment {deployment}")
+        if instance is not None and instance >= found.spec.instances:
+            raise Refused(
+                "not_found",
+                f"`{found.spec.name}` has no instance {instance}: it has {found.spec.instances}, "
+                "counted from 0",
+            )
+
     async def create(self, request: Create) -> str:
         self._check_store()
         return await self._ask(self.catalogue, request)
@@ -85,11 +96,8 @@ class DaemonManagement:
         return await self._ask(self._deployment(deployment), request)
 
     def _check_store(self) -> None:
-        if self.store.broken:
-            raise Refused(
-                "reconciliation_required",
-                "The store failed; restart capyctl once its disk is well. See its log",
-            )
+        if (why := self.store.why_broken) is not None:
+            raise Refused("reconciliation_required", _sentence(why))
 
     def _deployment(self, id: DeploymentId) -> Ref[Any]:
         self._check_store()
@@ -185,6 +193,10 @@ class DaemonManagement:
         if deployment is not None and deployment not in self.fragments.deployments:
             raise Refused("not_found", f"There is no deployment {deployment}")
         return self.load_view.render(deployment)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _engine_view(deployment: Deployment) -> dict[str, Any] | None:

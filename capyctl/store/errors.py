@@ -1,8 +1,15 @@
-"""Why a database cannot be used. Each is for the person who starts the daemon."""
+"""Why a database cannot be used. Each is for the person who runs the daemon."""
 
 from __future__ import annotations
 
+import errno
+import os
+import sqlite3
 from pathlib import Path
+
+FULL = frozenset({sqlite3.SQLITE_FULL})
+READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM})
+FAILING = frozenset({sqlite3.SQLITE_IOERR})
 
 
 class StoreUnusable(Exception):
@@ -68,3 +75,38 @@ class RecordUnreadable(StoreUnusable):
         super().__init__(f"table {table}, row {row}: {problem}")
         self.table = table
         self.row = row
+
+
+def why_not_stored(path: Path, problem: BaseException) -> str:
+    """What keeps ``path`` from being written, and what to do about it. Fit for an answer: of the
+    error's own text nothing is in it."""
+    kind = getattr(problem, "sqlite_errorcode", -1) & 0xFF
+    number = getattr(problem, "errno", None)
+    name = getattr(problem, "sqlite_errorname", type(problem).__name__)
+    if kind in FULL or number in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk that holds {path} is full{_free(path)}: free some space on it, then start "
+            "capyctl again; no change is taken until then, and engines that run go on serving"
+        )
+    if kind in READ_ONLY or number == errno.EROFS:
+        return (
+            f"{path} cannot be written any more ({name}): make {path.parent} writable for user "
+            f"{os.geteuid()}, then start capyctl again; no change is taken until then"
+        )
+    if kind in FAILING:
+        return (
+            f"the disk that holds {path} failed ({name}){_free(path)}: see to the disk (its quota "
+            "too), then start capyctl again; no change is taken until then"
+        )
+    return (
+        f"a change could not be stored in {path} ({name}; the log says more); no change is taken "
+        "until capyctl is started again"
+    )
+
+
+def _free(path: Path) -> str:
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return ""
+    return f" ({found.f_bavail * found.f_frsize} bytes are free)"

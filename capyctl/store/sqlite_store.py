@@ -23,7 +23,7 @@ from capyctl.domain.events import Receipt
 from capyctl.store import rows
 from capyctl.store.batch import encode
 from capyctl.store.connection import Opened, is_damage, open_database
-from capyctl.store.errors import StoreCorrupt
+from capyctl.store.errors import StoreCorrupt, why_not_stored
 from capyctl.store.reader import ReadPool
 from capyctl.store.retention import Retention
 from capyctl.store.schema import STEPS, Step
@@ -41,6 +41,7 @@ async def open_store(
     ids: Ids,
     retention: Retention | None = None,
     before_commit: BeforeCommit | None = None,
+    on_broken: Callable[[StoreBroken], None] | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> AsyncIterator[SqliteStore]:
     """The store in the file ``path``, for the length of the block.
@@ -55,6 +56,7 @@ async def open_store(
         ids: for the name of a new incarnation.
         before_commit: called in the writing thread with the changes of each transaction, before
             it; what it raises is a failed commit. For tests.
+        on_broken: called once, in the event loop, when the store takes no change any more.
 
     Raises:
         StoreUnusable: the file cannot be used, see `store.errors`; it was not changed.
@@ -67,6 +69,7 @@ async def open_store(
         clock_wall_ms=clock_wall_ms,
         retention=retention or Retention(),
         before_commit=before_commit,
+        on_broken=on_broken,
     )
     try:
         yield store
@@ -85,6 +88,7 @@ class SqliteStore:
         clock_wall_ms: Callable[[], int],
         retention: Retention,
         before_commit: BeforeCommit | None,
+        on_broken: Callable[[StoreBroken], None] | None,
     ) -> None:
         self.put_back = opened.put_back
         """Why the database was taken for a copy; None when it lived on, or is new."""
@@ -92,6 +96,7 @@ class SqliteStore:
         self._path = path
         self._listeners: list[OnCommitted] = []
         self._failure: BaseException | None = None
+        self._on_broken = on_broken
         self._closing = False
         self._ended = trio.Event()
         self._reads = ReadPool(path, READS_MAX)
@@ -110,6 +115,11 @@ class SqliteStore:
     @property
     def broken(self) -> bool:
         return self._failure is not None
+
+    @property
+    def why_broken(self) -> str | None:
+        """Why no change is taken any more, and what to do; None while all is well."""
+        return None if self._failure is None else why_not_stored(self._path, self._failure)
 
     async def load(self) -> Stored:
         """Everything that is stored. Each call reads again; the session stays the same.
@@ -134,7 +144,7 @@ class SqliteStore:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._failure is not None:
-            raise broken(self._failure)
+            raise broken(self._path, self._failure)
         if self._closing:
             raise StoreBroken("the store is closed")
         waiting = Waiting(encode(change))
@@ -177,6 +187,7 @@ class SqliteStore:
 
     def _deliver(self, batch: Sequence[Waiting]) -> None:
         """In the event loop: announce what is durable, then wake those who wait for it."""
+        was_broken = self.broken
         committed: list[Committed] = []
         for one in batch:
             if isinstance(one.outcome, StoreBroken):
@@ -191,9 +202,11 @@ class SqliteStore:
             # An announcement that was lost would leave its readers wrong for good.
             self._writer.fail(problem)
             self._failure = problem
+        if self._failure is not None and not was_broken and self._on_broken is not None:
+            self._on_broken(broken(self._path, self._failure))
         for one in batch:
             if self._failure is not None:
-                one.outcome = broken(self._failure)
+                one.outcome = broken(self._path, self._failure)
             one.done.set()
 
     async def _close(self) -> None:

@@ -15,6 +15,7 @@ import trio
 from capyctl.contracts.store import Change, Committed, ReceiptTaken, StoreBroken
 from capyctl.store.batch import Batch, Encoded, receipt_keys
 from capyctl.store.connection import Opened, close_in_order
+from capyctl.store.errors import why_not_stored
 from capyctl.store.retention import Retention
 from capyctl.store.rows import drop_old_operations, find_receipts, write_batch, write_meta
 
@@ -128,7 +129,7 @@ class Writer:
         except Exception as problem:
             self._failure = problem
             for one in waiting:
-                one.outcome = broken(problem)
+                one.outcome = broken(self._path, problem)
         else:
             for one, outcome in zip(waiting, outcomes, strict=True):
                 one.outcome = outcome
@@ -184,12 +185,9 @@ class Writer:
             return
 
 
-def broken(problem: BaseException) -> StoreBroken:
+def broken(path: Path, problem: BaseException) -> StoreBroken:
     """What the callers of `commit` are told."""
-    error = StoreBroken(
-        f"a change could not be stored ({type(problem).__name__}: {problem}); no change is taken"
-        " until the daemon is started again"
-    )
+    error = StoreBroken(why_not_stored(path, problem))
     error.__cause__ = problem
     return error
 

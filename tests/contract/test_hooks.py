@@ -140,8 +140,12 @@ async def test_a_store_that_fails_is_500_then_503_and_replays_still_work(tmp_pat
         read = await here.run(here.target.ask, "GET", "/snapshot")
 
     assert (broken.status, broken.code) == (500, "internal")
-    assert b"space" not in broken.body
+    assert (
+        f"The change was not stored: the disk that holds {here.database} is full" in broken.message
+    )
+    assert b"No space left" not in broken.body, "the error's own words are for the log"
     assert {answer.code for answer in after} == {"reconciliation_required"}
+    assert all("is full" in answer.message for answer in after)
     assert replayed.body == first.body
     assert read.status == 200
 

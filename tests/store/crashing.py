@@ -76,8 +76,9 @@ async def fill_the_disk(folder: Path) -> None:
             while done_count < 10_000:
                 await store.commit(accepted(done_count))
                 done_count += 1
-        except StoreBroken:
+        except StoreBroken as broken:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert f"the disk that holds {folder / 'srv.sqlite3'} failed" in str(broken), broken
         assert store.broken
         last = done_count - 1
         assert await store.find_receipt("create", str(last)) == receipt(str(last), str(last))
