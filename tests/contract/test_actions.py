@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.contract.fleet import fresh_key, fresh_name, now_ms
+from tests.contract.rows import ULID as NOBODY
 
 ULID = "[0-7][0-9A-HJKMNP-TV-Z]{25}"
 RECEIPT = re.compile(
@@ -73,6 +74,15 @@ def test_suspend_and_resume_are_unsupported(stopped, action):
     answer = fleet.act(id, action)
 
     assert (answer.status, answer.code) == (503, "unsupported_capability")
+
+
+@pytest.mark.parametrize("action", ["suspend", "resume"])
+def test_suspend_and_resume_of_an_unknown_deployment_are_404(stopped, action):
+    fleet, id = stopped
+
+    answer = fleet.send_action(NOBODY, fleet.action(id, action))
+
+    assert (answer.status, answer.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("action", ["unknown", "restart", "Start", ""])

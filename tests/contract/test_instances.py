@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.fleet import fresh_key
+from tests.contract.rows import ULID
 from tests.contract.speaking import canonical
 
 
@@ -33,6 +34,15 @@ def test_only_start_and_stop_are_for_one_instance(pair, action):
     answer = fleet.act(id, action, index=0)
 
     assert (answer.status, answer.code) == (503, "unsupported_capability")
+
+
+@pytest.mark.parametrize("action", ["park", "suspend"])
+def test_an_unknown_instance_is_the_earlier_fault(pair, action):
+    fleet, id = pair
+    there = fleet.action(id, action)
+
+    assert fleet.send_action(id, there, index=2).code == "not_found"
+    assert fleet.send_action(ULID, there, index=0).code == "not_found"
 
 
 def test_a_stop_of_what_holds_nothing_only_records_the_mark(pair):
