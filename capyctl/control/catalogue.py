@@ -32,7 +32,7 @@ class CatalogueNeeds:
     deployments: Supervisor
     instances: Supervisor
     resolve: Resolver
-    measure_host: HostId
+    own_host: HostId | None
     idle: IdlePolicy = attrs.field(factory=IdlePolicy)
 
 
@@ -159,7 +159,7 @@ class CatalogueActor(Actor[m.CatalogueMessage]):
             catalogue=self.ref,
             instances=self._needs.instances,
             resolve=self._needs.resolve,
-            measure_host=self._needs.measure_host,
+            own_host=self._needs.own_host,
             idle=self._needs.idle,
         )
         spec = ChildSpec(name=f"deployment/{id}", make=lambda: DeploymentActor(id, needs))

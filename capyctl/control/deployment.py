@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, assert_never
 
@@ -27,6 +28,14 @@ from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import NeedFit, check_revision, decide
 from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
+from capyctl.machines.host_files import (
+    hosts_looked_at,
+    looked_at_again,
+    measured_on,
+    sourced_on,
+    to_measure,
+    unmeasured_on,
+)
 from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
 from capyctl.machines.learning import files_changed
@@ -43,10 +52,14 @@ STEPS_MAX = 64
 
 
 class Resolver(Protocol):
-    """Fits a specification to the machines, once the files are measured."""
+    """Fits a specification to one machine, once the files are measured there."""
 
-    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts) -> ResolvedSpec:
-        """Raises Refused(checkpoint_unusable …) when the figures do not work out."""
+    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts, host: HostId) -> ResolvedSpec:
+        """Raises Refused: ``profile_not_published``, or ``checkpoint_unusable`` and others when
+        the figures do not work out there."""
+
+    def path_on(self, path: str, host: HostId) -> str:
+        """Where a path of a specification is on that machine, absolute."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,8 +71,8 @@ class DeploymentNeeds:
     catalogue: Ref[Any]
     instances: Supervisor
     resolve: Resolver
-    measure_host: HostId
-    """The host whose files are measured."""
+    own_host: HostId | None
+    """The one machine of a standalone daemon; None where hosts come and go."""
     idle: IdlePolicy = attrs.field(factory=IdlePolicy)
 
 
@@ -75,7 +88,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._awaiting = Awaiting(self.timers)
         self._making: Making | None = None
         self._idling = Idling(needs.world, needs.idle)
-        self._measuring = Measuring(self, needs.world, needs.measure_host)
+        self._measuring = Measuring(self, needs.world, needs.resolve.path_on)
         self._wanted = False
 
     @property
@@ -93,7 +106,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._instance_ref(index)
         self._tell_occupancy()
         self._tell_again()
-        self._measuring.begin(self.data)
+        await self._look_at_hosts()
         await self._go_on()
 
     async def handle(self, message: m.DeploymentMessage) -> None:
@@ -118,6 +131,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.DemandArose():
                 self._directory.admission(self.id).take_nudge()
                 self._wanted = True
+            case m.HostsChanged():
+                await self._look_at_hosts()
             case m.LookAgain():
                 pass
             case m.Unanswered():
@@ -136,6 +151,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             instances=self._directory.instances.get(self.id, {}),
             operations=self._directory.open_operations.get(self.id, {}),
             waiting_count=self._directory.admission(self.id).waiting_count,
+            draining=self._directory.draining,
             wanted=self._wanted,
         )
 
@@ -147,7 +163,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             decision = decide(self.picture(), action, moment, fit=fit)
         except Refused as refused:
             if refused.code == "checkpoint_mismatch":
-                self._measuring.begin(self.data)  # they may have been restored
+                await self._measure_again()
             await refuse(self._world.store, reply, refused, action.receipt)
             return
         if isinstance(decision, NeedFit):
@@ -285,7 +301,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             )
             await self._accept(accepted, message.receipt, response, reply)
         self._keep_routes()
-        self._measuring.begin(self.data)
+        await self._look_at_hosts()
         for index in range(self.data.spec.instances):
             self._instance_ref(index)
 
@@ -300,15 +316,56 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
     async def _checkpoint(self, message: m.FilesMoved) -> None:
         if message.revision != self.data.revision:
             return
-        if isinstance(message, m.SourceMoved):
-            after = sourced(self.data, message.record)
-        elif isinstance(message, m.CheckpointUnmeasured):
-            after = unmeasured(self.data, message.diagnostic, message.detail)
-        else:
-            spec = self.data.spec
-            after = measured(self.data, message.facts, partial(self._needs.resolve, spec))
+        after = self._news(message)
         if after != self.data:
             await self._store_quietly(Accepted(deployment=after))
+
+    def _news(self, message: m.FilesMoved) -> Deployment:
+        data, alone = self.data, self._needs.own_host is not None
+        match message:
+            case m.SourceMoved(record=record):
+                return sourced(data, record) if alone else sourced_on(data, record)
+            case m.CheckpointUnmeasured(host=host, diagnostic=why, detail=detail):
+                if alone:
+                    return unmeasured(data, why, detail)
+                return unmeasured_on(data, host, why, f"{self._host_name(host)}: {detail}")
+            case m.CheckpointMeasured(host=host, facts=facts):
+                if alone:
+                    return measured(data, facts, self._fit(host))
+                return measured_on(data, host, self._host_name(host), facts, self._fit(host))
+
+    def _fit(self, host: HostId) -> Callable[[CheckpointFacts], ResolvedSpec]:
+        return partial(self._needs.resolve, self.data.spec, host=host)
+
+    def _host_name(self, host: HostId) -> str:
+        record = self._directory.hosts.get(host)
+        return str(host) if record is None else record.name
+
+    async def _look_at_hosts(self) -> None:
+        """Which machines there are now; and have those measured that were not."""
+        if self._needs.own_host is None:
+            after = hosts_looked_at(self.data, self._directory.hosts, self._fit)
+            if after != self.data:
+                await self._store_quietly(Accepted(deployment=after))
+        self._measuring.begin(self.data, self._to_measure())
+
+    def _to_measure(self) -> tuple[HostId, ...]:
+        own, data = self._needs.own_host, self.data
+        if own is not None:
+            done = data.checkpoint.facts is not None and data.resolved is not None
+            return () if done else (own,)
+        return tuple(host for host in to_measure(data) if host in self._world.hosts)
+
+    async def _measure_again(self) -> None:
+        """The files did not match; they may have been restored."""
+        own = self._needs.own_host
+        if own is None:
+            after = looked_at_again(self.data)
+            if after != self.data:
+                await self._store_quietly(Accepted(deployment=after))
+        for host in self._to_measure():
+            self._measuring.again(host)
+        self._measuring.begin(self.data, self._to_measure())
 
     # -- instances ---------------------------------------------------------------------------
 

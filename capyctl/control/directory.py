@@ -35,6 +35,7 @@ class Directory:
     open_operations: dict[DeploymentId, dict[str, Operation]] = attrs.field(factory=dict)
     admissions: dict[DeploymentId, Admission] = attrs.field(factory=dict)
     hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
+    draining: frozenset[HostId] = frozenset()
     invitations: dict[str, Invitation] = attrs.field(factory=dict)
     certificates_end_at_ms: dict[HostId, int] = attrs.field(factory=dict)
     """When the certificate of each host that lasts longest expires."""
@@ -73,6 +74,8 @@ class Directory:
                     mine.pop(record.id, None)
             case HostRecord():
                 self.hosts[record.id] = record
+                drained = (r.id for r in self.hosts.values() if r.draining)
+                self.draining = frozenset(drained)
             case Invitation():
                 self.invitations[record.id] = record
             case IssuedCertificate():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import attrs
@@ -39,54 +39,76 @@ class Owner(Protocol):
 
 
 class Measuring:
-    """At most one measurement at a time: of the newest revision."""
+    """At most one measurement at a time on each host: of the newest revision.
 
-    def __init__(self, owner: Owner, world: World, host: HostId) -> None:
+    One on a host that is away waits for it.
+    """
+
+    def __init__(self, owner: Owner, world: World, path_on: Callable[[str, HostId], str]) -> None:
+        """``path_on``: where a path of a specification is on a host, absolute."""
         self._owner = owner
         self._world = world
-        self._host_id = host
-        self._host = world.hosts[host]
-        self._scope: trio.CancelScope | None = None
+        self._path_on = path_on
+        self._scopes: dict[HostId, trio.CancelScope] = {}
+        self._revision = 0
 
-    def begin(self, data: Deployment) -> None:
-        """Measure unless this revision's files are on record; an older attempt ends."""
-        if self._scope is not None:
-            self._scope.cancel()
-            self._scope = None
-        if data.checkpoint.facts is None or data.resolved is None:
-            self._scope = self._owner.spawn(self._measure, data.revision, data.spec)
+    def begin(self, data: Deployment, hosts: Collection[HostId]) -> None:
+        """Measure on these hosts, and on no others; older attempts of this revision go on."""
+        if data.revision != self._revision:
+            self._end(self._scopes)
+            self._revision = data.revision
+        self._end(self._scopes.keys() - set(hosts))
+        for host in hosts:
+            if host not in self._scopes:
+                self._scopes[host] = self._owner.spawn(
+                    self._measure, host, data.revision, data.spec
+                )
 
-    async def _measure(self, revision: int, spec: DeploymentSpec) -> None:
-        if spec.source is not None and not await self._fetch(revision, spec.source):
+    def again(self, host: HostId) -> None:
+        """Files that were measured may have changed: the next `begin` looks once more."""
+        self._end({host} & self._scopes.keys())
+
+    def _end(self, hosts: Collection[HostId]) -> None:
+        for host in sorted(hosts):
+            self._scopes.pop(host).cancel()
+
+    async def _measure(self, host_id: HostId, revision: int, spec: DeploymentSpec) -> None:
+        if spec.source is not None and not await self._fetch(host_id, revision, spec.source):
             return
         attempt = 0
         while True:
             try:
-                facts = await self._measured(spec)
+                facts = await self._measured(host_id, spec)
             except Unmeasurable as problem:
                 told = m.CheckpointUnmeasured(
-                    revision=revision, diagnostic=problem.diagnostic, detail=problem.detail
+                    revision=revision,
+                    host=host_id,
+                    diagnostic=problem.diagnostic,
+                    detail=problem.detail,
                 )
                 self._world.tell(self._owner.ref, told)
             else:
-                measured = m.CheckpointMeasured(revision=revision, facts=facts)
+                measured = m.CheckpointMeasured(revision=revision, host=host_id, facts=facts)
                 self._world.tell(self._owner.ref, measured)
                 return
             await trio.sleep(_pause_s(attempt))
             attempt += 1
 
-    async def _measured(self, spec: DeploymentSpec) -> CheckpointFacts:
+    async def _measured(self, host_id: HostId, spec: DeploymentSpec) -> CheckpointFacts:
         """The model's facts, and its draft's beside them."""
-        facts = await self._host.measure(spec.model_path, weights_file=spec.weights_file)
+        host = self._world.hosts[host_id]
+        model_path = self._path_on(spec.model_path, host_id)
+        facts = await host.measure(model_path, weights_file=spec.weights_file)
         if spec.draft_path is None:
             return facts
+        draft_path = self._path_on(spec.draft_path, host_id)
         try:
-            found = await self._host.measure(spec.draft_path, weights_file=None)
+            found = await host.measure(draft_path, weights_file=None)
         except Unmeasurable as problem:
             detail = f"the draft model: {problem.detail}"
             raise Unmeasurable(problem.diagnostic, detail) from problem
         draft = DraftFacts(
-            path=spec.draft_path,
+            path=draft_path,
             digest=found.digest,
             weights_bytes=found.weights_bytes,
             attention=found.attention,
@@ -94,14 +116,14 @@ class Measuring:
         )
         return attrs.evolve(facts, draft=draft)
 
-    async def _fetch(self, revision: int, source: RemoteSource) -> bool:
+    async def _fetch(self, host: HostId, revision: int, source: RemoteSource) -> bool:
         """Whether the files came; False when only a new revision or a new start may try again."""
-        download = _Download(host=self._host_id, tell=lambda record: self._moved(revision, record))
+        download = _Download(host=host, tell=lambda record: self._moved(revision, record))
         attempt = 0
         while True:
             before = download.record.bytes_done
             try:
-                total_bytes = await self._host.fetch(source, download.progress)
+                total_bytes = await self._world.hosts[host].fetch(source, download.progress)
             except Unfetchable as problem:
                 download.failed(problem)
                 if problem.terminal and not problem.again:

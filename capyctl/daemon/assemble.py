@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from actors import ChildSpec, Failure, Observer
+from capyctl import __version__
 from capyctl.config.complete import Checks, complete_deployment
 from capyctl.config.resolve import resolve
 from capyctl.config.settings import StandaloneSettings
@@ -18,6 +19,7 @@ from capyctl.control.sampler import SamplerActor
 from capyctl.control.surroundings import World
 from capyctl.control.telling import TellingStore
 from capyctl.daemon.clock import SystemClock, UlidIds
+from capyctl.daemon.hosts_view import HostsView, OwnHost
 from capyctl.daemon.load import LoadView
 from capyctl.daemon.machine import OwnMachine
 from capyctl.daemon.management import DaemonManagement
@@ -25,6 +27,7 @@ from capyctl.daemon.publishing import Publishing
 from capyctl.daemon.routing import Routing
 from capyctl.domain.checkpoints import CheckpointFacts
 from capyctl.domain.errors import Refused
+from capyctl.domain.hosts import HostPublication
 from capyctl.domain.ids import HostId
 from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.engines.arguments import check_extra_args
@@ -145,7 +148,7 @@ async def _over_store(
     async with open_control(
         mirrors.world,
         resolve=Resolver(publishing=mirrors.publishing, machine=machine, settings=settings),
-        measure_host=host_id,
+        own_host=host_id,
         observer=FailureLog(log),
         window_s=settings.queue.admission_window_s,
         idle=IdlePolicy(ready_s=settings.ready_idle_s, parked_s=settings.parked_idle_s),
@@ -159,6 +162,14 @@ async def _over_store(
             catalogue=control.catalogue,
             load_view=mirrors.load_view,
             completer=Completer(publishing=mirrors.publishing, settings=settings),
+            hosts_view=HostsView(
+                world=mirrors.world,
+                books=control.books,
+                own=OwnHost(
+                    id=host_id,
+                    publication=lambda: own_publication(settings, machine, mirrors.publishing),
+                ),
+            ),
         )
         try:
             yield Daemon(
@@ -186,6 +197,20 @@ async def _start_sampler(control: ControlPlane, mirrors: Mirrors, host: HostId) 
         )
 
     await control.system.start_child(ChildSpec(name="sampler", make=make))
+
+
+def own_publication(
+    settings: StandaloneSettings, machine: OwnMachine, publishing: Publishing
+) -> HostPublication:
+    """What this machine would say of itself to a server."""
+    return HostPublication(
+        shape=machine.shape,
+        profiles=publishing.profiles,
+        version=__version__,
+        models_root=str(settings.models_root),
+        kv_default_bytes=settings.kv_default_bytes,
+        parked_growth_limit=settings.parked_growth_limit,
+    )
 
 
 def _directory(settings: StandaloneSettings) -> Directory:
@@ -242,7 +267,10 @@ class Resolver:
     machine: OwnMachine
     settings: StandaloneSettings
 
-    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts) -> ResolvedSpec:
+    def path_on(self, path: str, host: HostId) -> str:
+        return path
+
+    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts, host: HostId) -> ResolvedSpec:
         profile = self.publishing.find(spec.profile)
         if profile is None:
             raise Refused(

@@ -10,16 +10,20 @@ import attrs
 import trio
 
 from actors import ActorGone, AskTimedOut, MailboxFull, Ref, ask
-from capyctl.contracts.management import CursorExpired
+from capyctl.contracts.management import CursorExpired, Invite
 from capyctl.control.surroundings import World
+from capyctl.daemon.hosts_view import HostsView
 from capyctl.daemon.load import LoadView
+from capyctl.domain.canonical import canonical_json
 from capyctl.domain.errors import Refused
 from capyctl.domain.events import Event, Receipt
+from capyctl.domain.hosts import Invitation
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.specs import DeploymentSpec
 from capyctl.machines.deployment import Deployment
 from capyctl.messages.catalogue import Create
 from capyctl.messages.deployment import Act, Replace
+from capyctl.messages.hosts import ActOnHost, InviteHost
 from capyctl.store.sqlite_store import SqliteStore
 from capyctl.telemetry import hub as telemetry
 from capyctl.telemetry.fragments import Fragments
@@ -44,6 +48,24 @@ class HubReader:
         return
 
 
+@attrs.frozen(kw_only=True)
+class MadeInvitation:
+    """A fresh invitation, and the text of its join file, which holds the secret."""
+
+    invitation: Invitation
+    document: str = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class HostChanges:
+    """What a server does with machines; a standalone daemon has none of it."""
+
+    hosts: Ref[Any]
+    """The hosts actor."""
+    make_invitation: Callable[[Invite, HostId | None], MadeInvitation]
+    """Of a new host, or (its id given) of one that is to come back. Nothing is stored by it."""
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class DaemonManagement:
     """Implements `contracts.management.Management`."""
@@ -55,6 +77,8 @@ class DaemonManagement:
     catalogue: Ref[Any]
     load_view: LoadView
     completer: Callable[[Mapping[str, object]], DeploymentSpec]
+    hosts_view: HostsView
+    host_changes: HostChanges | None = None
 
     @property
     def incarnation(self) -> str:
@@ -118,6 +142,36 @@ class DaemonManagement:
             ) from gone
         assert isinstance(response, str)
         return response
+
+    async def hosts(self) -> Mapping[str, object]:
+        await trio.lowlevel.checkpoint()
+        return self.hosts_view.every()
+
+    async def host(self, id_or_name: str) -> Mapping[str, object]:
+        await trio.lowlevel.checkpoint()
+        return self.hosts_view.one(id_or_name)
+
+    async def act_on_host(self, host: HostId, request: ActOnHost) -> str:
+        changes = self._host_changes()
+        known = self.hosts_view.find(host)
+        return await self._ask(changes.hosts, attrs.evolve(request, host=known.id))
+
+    async def invite(self, request: Invite) -> str:
+        changes = self._host_changes()
+        known = self.hosts_view.find(request.name) if request.recover else None
+        made = changes.make_invitation(request, None if known is None else known.id)
+        told = InviteHost(invitation=made.invitation, receipt=request.receipt)
+        receipt = json.loads(await self._ask(changes.hosts, told))
+        return canonical_json({**receipt, "document": made.document})
+
+    def _host_changes(self) -> HostChanges:
+        self._check_store()
+        if self.host_changes is None:
+            raise Refused(
+                "unsupported_capability",
+                "This is a standalone machine; hosts are invited, drained and revoked on a server",
+            )
+        return self.host_changes
 
     async def subscribe(self, after_seq: int | None) -> HubReader:
         subscription = self.hub.subscribe(after_seq)

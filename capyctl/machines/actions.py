@@ -239,6 +239,7 @@ def stop(picture: Picture, action: Act, moment: Moment) -> Accepted:
         operator_stopped=True,
         desired=Desired.STOPPED,
         restarts=(),
+        moves=(),
         preinitialize=None,
     )
     everyone = (*picture.active, *picture.retiring)

@@ -9,7 +9,7 @@ import attrs
 
 from capyctl.domain.checkpoints import CheckpointRecord, DigestState, SourceState
 from capyctl.domain.errors import InferenceRefusal
-from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.launches import ModelFiles
 from capyctl.domain.measured import measured_candidate
 from capyctl.domain.operations import Operation, OperationKind
@@ -78,6 +78,8 @@ class Deployment:
     """Of several machines, those that it may not or cannot run on."""
     restarts: tuple[Restart, ...] = ()
     """Left to do of a replace, in order."""
+    moves: tuple[int, ...] = ()
+    """Instances that leave a drained host, and are to be started elsewhere."""
     preinitialize: Operation | None = None
     """The preinitialize under way."""
     created_at_ms: int = 0
@@ -118,6 +120,8 @@ class Picture:
     """Open operations of this deployment by id, as committed."""
     waiting_count: int = 0
     """Requests that wait for it."""
+    draining: frozenset[HostId] = frozenset()
+    """Machines that are being emptied."""
     wanted: bool = False
     """A request came for which nothing was begun yet, whether or not its client still waits."""
 
@@ -194,7 +198,7 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
     ):
         return None
     name = deployment.spec.name
-    if deployment.spec.explicit and not deployment.restarts:
+    if deployment.spec.explicit and not (deployment.restarts or deployment.moves):
         return InferenceRefusal(
             code="deployment_inactive",
             message=(

@@ -123,12 +123,15 @@ def order_on(order: StartOrder, host: HostId) -> StartOrder:
         engine=settings.engine,
         residency=settings.residency,
         windows=settings.windows,
-        files=_moved(order.files, settings.model_path),
+        files=_moved(order.files, settings),
         variants=rest,
     )
 
 
-def _moved(files: ModelFiles | None, path: str | None) -> ModelFiles | None:
-    if files is None or path is None:
+def _moved(files: ModelFiles | None, settings: ResolvedSpec) -> ModelFiles | None:
+    if files is None or settings.model_path is None:
         return files
-    return attrs.evolve(files, path=path)
+    draft, draft_path = files.draft, settings.engine.draft_path
+    if draft is not None and draft_path is not None:
+        draft = attrs.evolve(draft, path=draft_path)
+    return attrs.evolve(files, path=settings.model_path, draft=draft)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import attrs
 
 from capyctl.domain.checkpoints import DigestState
+from capyctl.domain.ids import HostId
 from capyctl.domain.measured import merged
 from capyctl.machines.deployment import Deployment, Picture
+from capyctl.machines.host_files import changed_on
 from capyctl.machines.instance import Instance
 from capyctl.machines.setting_off import Accepted
 
@@ -33,6 +35,10 @@ def files_changed(deployment: Deployment, one: Instance) -> Accepted | None:
         return None
     if record.state is not DigestState.RECORDED or one.revision < deployment.measured_since:
         return None
+    if record.hosts:
+        host = HostId(one.last_host or "")
+        after = changed_on(deployment, host, one.failure.detail)
+        return None if after == deployment else Accepted(deployment=after)
     mismatch = attrs.evolve(
         record,
         state=DigestState.MISMATCH,

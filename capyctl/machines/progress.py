@@ -22,6 +22,7 @@ from capyctl.machines.deployment import (
 )
 from capyctl.machines.instance import Failure, Instance, InstanceState
 from capyctl.machines.learning import learn
+from capyctl.machines.moving import move
 from capyctl.machines.setting_off import (
     Accepted,
     begin_parks,
@@ -40,13 +41,15 @@ def progress(picture: Picture, moment: Moment) -> Accepted | None:
     1. What launches were seen to take is kept for later ones.
     2. An instance beyond the configured count is stopped; once empty it is removed.
     3. A replace brings one instance after the other to the current revision.
-    4. A preinitialize takes one instance after the other through start and park.
-    5. Requests wait and nothing is on its way: one instance is woken or started.
+    4. Instances leave a host that is drained, and go on elsewhere.
+    5. A preinitialize takes one instance after the other through start and park.
+    6. Requests wait and nothing is on its way: one instance is woken or started.
     """
     return (
         learn(picture)
         or _retire(picture, moment)
         or _restart(picture, moment)
+        or move(picture, moment)
         or _preinitialize(picture, moment)
         or _demand(picture, moment)
     )

@@ -46,6 +46,8 @@ def decide_replace(picture: Picture, message: Replace, moment: Moment) -> Accept
             revised,
             checkpoint=CheckpointRecord(expected=expected),
             resolved=None,
+            variants=(),
+            refused=(),
             measured=(),
             measured_since=revised.revision,
             restarts=_restarts(picture),

@@ -103,6 +103,7 @@ class CheckpointMeasured:
     """The model's files, measured whole. From: our own measuring task."""
 
     revision: int
+    host: HostId
     facts: CheckpointFacts
 
 
@@ -111,6 +112,7 @@ class CheckpointUnmeasured:
     """The files could not be measured; it is tried again. From: our own measuring task."""
 
     revision: int
+    host: HostId
     diagnostic: str
     detail: str
 

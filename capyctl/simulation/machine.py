@@ -78,7 +78,10 @@ class WorldResolver:
 
     shape: MachineShape
 
-    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts) -> ResolvedSpec:
+    def path_on(self, path: str, host: HostId) -> str:
+        return path
+
+    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts, host: HostId) -> ResolvedSpec:
         residency = spec.residency or Residency.DEEP
         parks = residency is not Residency.RESTART_ONLY
         request_bytes = int(spec.engine_part) * GIB

@@ -124,7 +124,7 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
             async with open_control(
                 world,
                 resolve=resolve,
-                measure_host=HOST,
+                own_host=HOST,
                 observer=failures,
                 idle=lasting.idle,
             ) as control:

@@ -77,12 +77,16 @@ class Owner:
         return [one.record for _, one in self.told if isinstance(one, m.SourceMoved)]
 
 
+def as_it_is(path, host):
+    return path
+
+
 async def outcome(host, data=REMOTE, within_s=1000.0):
     """What was told of ``data`` by then."""
     async with trio.open_nursery() as nursery:
         owner = Owner(nursery)
         world = SimpleNamespace(hosts={HOST: host}, tell=owner.tell)
-        Measuring(owner, world, HOST).begin(data)
+        Measuring(owner, world, as_it_is).begin(data, [HOST])
         with trio.move_on_after(within_s):
             await trio.sleep_forever()
         nursery.cancel_scope.cancel()
@@ -96,7 +100,8 @@ def states(owner):
 async def test_files_on_the_machine_are_only_measured(autojump_clock):
     owner = await outcome(Host(), LOCAL)
 
-    assert [one for _, one in owner.told] == [m.CheckpointMeasured(revision=1, facts=FACTS)]
+    (told,) = owner.told
+    assert told[1] == m.CheckpointMeasured(revision=1, host=HOST, facts=FACTS)
 
 
 async def test_files_elsewhere_are_fetched_and_then_measured(autojump_clock):
@@ -105,7 +110,7 @@ async def test_files_elsewhere_are_fetched_and_then_measured(autojump_clock):
     *moved, last = [one for _, one in owner.told]
     assert states(owner) == [(SourceState.PENDING, False), (SourceState.VERIFIED, False)]
     assert (moved[-1].record.bytes_done, moved[-1].record.bytes_total) == (TOTAL, TOTAL)
-    assert last == m.CheckpointMeasured(revision=1, facts=FACTS)
+    assert last == m.CheckpointMeasured(revision=1, host=HOST, facts=FACTS)
 
 
 async def test_progress_is_told_once_a_second(autojump_clock):
@@ -191,14 +196,15 @@ async def test_a_new_revision_ends_the_fetch_of_the_old_one(autojump_clock):
     host = Host(fetches=[forever])
     async with trio.open_nursery() as nursery:
         owner = Owner(nursery)
-        measuring = Measuring(owner, SimpleNamespace(hosts={HOST: host}, tell=owner.tell), HOST)
-        measuring.begin(REMOTE)
+        world = SimpleNamespace(hosts={HOST: host}, tell=owner.tell)
+        measuring = Measuring(owner, world, as_it_is)
+        measuring.begin(REMOTE, [HOST])
         await trio.testing.wait_all_tasks_blocked()
-        measuring.begin(attrs.evolve(REMOTE, revision=2))
+        measuring.begin(attrs.evolve(REMOTE, revision=2), [HOST])
         await trio.testing.wait_all_tasks_blocked()
 
     assert ended == [True]
-    assert owner.told[-1][1] == m.CheckpointMeasured(revision=2, facts=FACTS)
+    assert owner.told[-1][1] == m.CheckpointMeasured(revision=2, host=HOST, facts=FACTS)
 
 
 async def test_what_cannot_be_measured_is_told_and_measured_again(autojump_clock):
@@ -206,3 +212,38 @@ async def test_what_cannot_be_measured_is_told_and_measured_again(autojump_clock
 
     assert [type(one) for _, one in owner.told] == [m.CheckpointUnmeasured, m.CheckpointMeasured]
     assert owner.told[1][0] - owner.told[0][0] == pytest.approx(MEASURE_PAUSES_S[0])
+
+
+async def test_each_host_measures_its_own_files(autojump_clock):
+    slow = Host(measures=[Unmeasurable("io_error", "no")])
+    async with trio.open_nursery() as nursery:
+        owner = Owner(nursery)
+        world = SimpleNamespace(hosts={"a": slow, "b": Host()}, tell=owner.tell)
+        Measuring(owner, world, lambda path, host: f"/{host}{path}").begin(LOCAL, ["a", "b"])
+
+    measured = [one for _, one in owner.told if isinstance(one, m.CheckpointMeasured)]
+    assert [one.host for one in measured] == ["b", "a"]
+
+
+async def test_one_that_may_not_run_it_any_more_is_left_alone(autojump_clock):
+    ended = []
+
+    class Away(Host):
+        async def measure(self, model_path, *, weights_file):
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append(model_path)
+
+    async with trio.open_nursery() as nursery:
+        owner = Owner(nursery)
+        world = SimpleNamespace(hosts={"a": Away(), "b": Away()}, tell=owner.tell)
+        measuring = Measuring(owner, world, lambda path, host: host)
+        measuring.begin(LOCAL, ["a", "b"])
+        await trio.testing.wait_all_tasks_blocked()
+        measuring.begin(LOCAL, ["b"])
+        await trio.testing.wait_all_tasks_blocked()
+        left_alone = list(ended)
+        nursery.cancel_scope.cancel()
+
+    assert left_alone == ["a"]

@@ -1,0 +1,240 @@
+"""What news of a model's files on one of several machines does to its deployment.
+
+The first measurement is what all others are held against. A machine whose files differ, or on which
+the figures do not work out, is left out; the deployment can start once one machine can run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from capyctl.domain.checkpoints import (
+    CheckpointFacts,
+    CheckpointRecord,
+    DigestState,
+    HostFiles,
+    SourceRecord,
+    SourceState,
+)
+from capyctl.domain.errors import Refused
+from capyctl.domain.hosts import HostRecord
+from capyctl.domain.ids import HostId
+from capyctl.domain.specs import HostRefusal, ResolvedSpec
+from capyctl.machines.checkpoint import DIAGNOSTICS
+from capyctl.machines.deployment import Deployment
+from capyctl.machines.fitting import allowed_hosts, fits_of, with_fit
+
+Fit = Callable[[CheckpointFacts], ResolvedSpec]
+UNUSABLE = "checkpoint_unusable"
+_OUTSIDE = frozenset({"profile_not_published", "host_policy_denied", "host_ineligible"})
+"""Refusals that are about the machine, not about the files."""
+
+
+def hosts_looked_at(
+    deployment: Deployment, hosts: Mapping[HostId, HostRecord], fit: Callable[[HostId], Fit]
+) -> Deployment:
+    """The deployment as the machines are now: those that may run it have their files measured.
+
+    1. One that may not run it (any more) is left out.
+    2. One that may is to be measured.
+    3. One that was measured is fitted again where it could not be, or its cards are others. Else
+    it keeps the engine that it was accepted with.
+    """
+    allowed = {record.id: record for record in allowed_hosts(deployment.spec, hosts.values())}
+    kept = {HostId(f.host): f for f in deployment.checkpoint.hosts if HostId(f.host) in allowed}
+    after = deployment
+    for host in [h for h in fits_of(deployment) if h not in allowed]:
+        after = with_fit(after, host, None)
+    refused = tuple(r for r in after.refused if r.host in allowed)
+    after = _with_files(attrs.evolve(after, refused=refused), kept.values())
+    for host, record in allowed.items():
+        if host not in kept:
+            after = _put(after, HostFiles(host=host))
+        elif kept[host].digest is not None and _to_fit_again(after, record):
+            after = _fitted(after, host, record.name, fit(host))
+    return summed(after)
+
+
+def _to_fit_again(deployment: Deployment, record: HostRecord) -> bool:
+    fit = fits_of(deployment).get(record.id)
+    if fit is None:
+        return True
+    assert record.publication is not None
+    shape = record.publication.shape
+    cards = {gpu.id: gpu.uuid for gpu in shape.gpus}
+    placed = {c.gpu: c.gpu_uuid for c in fit.candidates if c.gpu is not None}
+    published = {profile.name for profile in record.publication.profiles}
+    same_cards = all(cards.get(gpu) == uuid for gpu, uuid in placed.items())
+    return not same_cards or fit.engine.profile not in published
+
+
+def to_measure(deployment: Deployment) -> tuple[HostId, ...]:
+    """Machines whose files were not measured yet, in this revision."""
+    return tuple(HostId(f.host) for f in deployment.checkpoint.hosts if f.digest is None)
+
+
+def measured_on(
+    deployment: Deployment, host: HostId, name: str, facts: CheckpointFacts, fit: Fit
+) -> Deployment:
+    """1. Another digest than the others: left out. 2. The first: held on record. 3. Fitted."""
+    record = deployment.checkpoint
+    mine = _of(record, host)
+    if mine is None:
+        return deployment
+    expected = record.expected or deployment.spec.expected_digest
+    mine = attrs.evolve(mine, digest=facts.digest, diagnostic=None, detail=None)
+    differs = _difference(record.facts, facts, expected)
+    if differs is not None:
+        mine = attrs.evolve(
+            mine,
+            state=DigestState.MISMATCH,
+            diagnostic="checkpoint_mismatch",
+            detail=f"on {name} {differs}",
+        )
+        return summed(with_fit(_put(deployment, mine), host, None))
+    mine = attrs.evolve(mine, state=DigestState.RECORDED)
+    after = _put(deployment, mine)
+    if record.facts is None:
+        kept = attrs.evolve(after.checkpoint, facts=facts, host=host)
+        after = attrs.evolve(after, checkpoint=kept)
+    return summed(_fitted(after, host, name, fit))
+
+
+def _difference(
+    known: CheckpointFacts | None, found: CheckpointFacts, expected: str | None
+) -> str | None:
+    if expected is not None and found.digest != expected:
+        return f"the files' digest is {found.digest}, the document expects {expected}"
+    if known is None:
+        return None
+    if found.digest != known.digest:
+        return f"the files' digest is {found.digest}, other machines have {known.digest}"
+    mine, theirs = found.draft, known.draft
+    if mine is not None and theirs is not None and mine.digest != theirs.digest:
+        return f"the draft's digest is {mine.digest}, other machines have {theirs.digest}"
+    return None
+
+
+def _fitted(deployment: Deployment, host: HostId, name: str, fit: Fit) -> Deployment:
+    facts = deployment.checkpoint.facts
+    mine = _of(deployment.checkpoint, host)
+    if facts is None or mine is None or mine.digest != facts.digest:
+        return deployment
+    others = tuple(r for r in deployment.refused if r.host != host)
+    try:
+        found = fit(facts)
+    except Refused as refused:
+        outside = refused.code in _OUTSIDE
+        token = refused.code if outside else UNUSABLE
+        detail = f"{name}: {refused.message}"
+        refusal = HostRefusal(host=host, diagnostic=token, detail=detail)
+        state = DigestState.RECORDED if outside else DigestState.UNUSABLE
+        mine = attrs.evolve(mine, state=state, diagnostic=token, detail=detail)
+        after = attrs.evolve(_put(deployment, mine), refused=(*others, refusal))
+        return with_fit(after, host, None)
+    mine = attrs.evolve(mine, state=DigestState.RECORDED, diagnostic=None, detail=None)
+    return with_fit(attrs.evolve(_put(deployment, mine), refused=others), host, found)
+
+
+def unmeasured_on(deployment: Deployment, host: HostId, diagnostic: str, detail: str) -> Deployment:
+    """Still pending there, and why; it is tried again."""
+    mine = _of(deployment.checkpoint, host)
+    if mine is None or mine.digest is not None:
+        return deployment
+    return summed(_put(deployment, attrs.evolve(mine, diagnostic=diagnostic, detail=detail)))
+
+
+def sourced_on(deployment: Deployment, record: SourceRecord) -> Deployment:
+    """News of the download to one machine."""
+    mine = _of(deployment.checkpoint, HostId(record.host))
+    if mine is None:
+        return deployment
+    mine = attrs.evolve(mine, source=record)
+    if mine.digest is None:
+        failed = record.terminal and record.reason is not None
+        token, _, detail = (record.reason or "").partition(": ")
+        mine = attrs.evolve(
+            mine,
+            diagnostic=DIAGNOSTICS.get(token, "not_materializable") if failed else None,
+            detail=detail if failed else None,
+        )
+    return summed(_put(deployment, mine))
+
+
+def changed_on(deployment: Deployment, host: HostId, detail: str) -> Deployment:
+    """A launch or wake found other files than were measured there: nothing more starts on them."""
+    mine = _of(deployment.checkpoint, host)
+    if mine is None or mine.state is not DigestState.RECORDED:
+        return deployment
+    mine = attrs.evolve(
+        mine, state=DigestState.MISMATCH, diagnostic="checkpoint_mismatch", detail=detail
+    )
+    return summed(with_fit(_put(deployment, mine), host, None))
+
+
+def looked_at_again(deployment: Deployment) -> Deployment:
+    """Files that did not match may have been restored: they are to be measured anew."""
+    anew = [
+        HostFiles(host=f.host, source=f.source) if f.state is DigestState.MISMATCH else f
+        for f in deployment.checkpoint.hosts
+    ]
+    return summed(_with_files(deployment, anew))
+
+
+# -- the sum ---------------------------------------------------------------------------------
+
+
+def summed(deployment: Deployment) -> Deployment:
+    """What the machines come to together.
+
+    1. One can run it: recorded. 2. One is still to be measured: pending. 3. None can: unusable,
+    or a mismatch where all of them differ.
+    """
+    record = deployment.checkpoint
+    files = record.hosts
+    state, diagnostic, detail = DigestState.PENDING, None, None
+    if deployment.resolved is not None:
+        state = DigestState.RECORDED
+    elif not files or any(f.digest is None for f in files):
+        first = next((f for f in files if f.digest is None and f.diagnostic is not None), None)
+        if first is not None:
+            diagnostic, detail = first.diagnostic, first.detail
+    else:
+        differ = all(f.state is DigestState.MISMATCH for f in files)
+        state = DigestState.MISMATCH if differ else DigestState.UNUSABLE
+        diagnostic = "checkpoint_mismatch" if differ else UNUSABLE
+        detail = "; ".join(f.detail for f in files if f.detail) or None
+    return attrs.evolve(
+        deployment,
+        checkpoint=attrs.evolve(
+            record, state=state, diagnostic=diagnostic, detail=detail, source=_source(files)
+        ),
+    )
+
+
+def _source(files: Iterable[HostFiles]) -> SourceRecord | None:
+    """The download that a start waits for: verified, else coming, else the one that failed."""
+    found = [f.source for f in files if f.source is not None]
+    return max(found, key=_promise, default=None)
+
+
+def _promise(record: SourceRecord) -> tuple[int, int, str]:
+    order = {SourceState.VERIFIED: 3, SourceState.DOWNLOADING: 2, SourceState.PENDING: 1}
+    rank = order.get(record.state, 0 if record.terminal else 1)
+    return (rank, record.bytes_done, record.host)
+
+
+def _of(record: CheckpointRecord, host: HostId) -> HostFiles | None:
+    return next((f for f in record.hosts if f.host == host), None)
+
+
+def _put(deployment: Deployment, mine: HostFiles) -> Deployment:
+    others = [f for f in deployment.checkpoint.hosts if f.host != mine.host]
+    return _with_files(deployment, (*others, mine))
+
+
+def _with_files(deployment: Deployment, files: Iterable[HostFiles]) -> Deployment:
+    ordered = tuple(sorted(files, key=lambda f: f.host))
+    return attrs.evolve(deployment, checkpoint=attrs.evolve(deployment.checkpoint, hosts=ordered))
