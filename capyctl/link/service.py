@@ -91,6 +91,11 @@ class HostService:
         self._session: Session[ServerFrame] | None = None
         self._ending: trio.CancelScope | None = None
 
+    @property
+    def open_count(self) -> int:
+        """Calls that the server has not seen the end of."""
+        return len(self._calls)
+
     # -- sessions ---------------------------------------------------------------------------
 
     def meet(self, incarnation: str) -> None:
@@ -106,11 +111,15 @@ class HostService:
 
         Returns when they are gone, or after half a minute; they are ended in any case.
         """
-        wanted = frozenset(calls)
+        wanted, known = frozenset(calls), {record.launch for record in launches}
         for state in list(self._calls.values()):
-            if state.id not in wanted:
+            if state.id in wanted:
+                continue
+            if isinstance(state.value, LaunchRecord) and state.value.launch in known:
+                self.forget(state.id)  # the server has it; only its ack was lost
+            else:
                 self.drop(state.id)
-        keep = {record.launch for record in launches} | self._expected()
+        keep = known | self._expected()
         self._doing.keep_only(keep)
         await self._end_strays(frozenset(keep))
         for record in launches:
@@ -278,6 +287,11 @@ class HostService:
     def _post(self, frame: Frame) -> None:
         if self._session is not None:
             self._session.post(frame)
+
+    @property
+    def records(self) -> tuple[LaunchRecord, ...]:
+        """Launches that the server knows, or is about to know."""
+        return tuple(self._doing.records.values())
 
     def known(self, launch: str) -> LaunchRecord | None:
         """The record of a launch, where the server has told it."""

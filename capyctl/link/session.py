@@ -33,6 +33,8 @@ class Session(Generic[F]):
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._beat: bytes | None = None
+        self._greeting = True
+        """What was queued first goes first: a beat overtakes nothing before the queue was empty."""
         self._more = trio.Event()
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -96,7 +98,7 @@ class Session(Generic[F]):
         self._more.set()
 
     def post_beat(self, frame: Frame) -> None:
-        """Send a frame before all that waits; it takes the place of an earlier one of its kind."""
+        """Send a frame before what waits; it takes the place of an earlier one of its kind."""
         self._beat = write_frame(frame)
         self._more.set()
 
@@ -156,9 +158,10 @@ class Session(Generic[F]):
                 self.close(self._leaving)
             self._more = trio.Event()
             await self._more.wait()
-        if self._beat is not None:
+        if self._beat is not None and not (self._greeting and self._queue):
             data, self._beat = self._beat, None
             return data
         data = self._queue.popleft()
         self._queued_bytes -= len(data)
+        self._greeting = self._greeting and bool(self._queue)
         return data

@@ -75,7 +75,7 @@ class Standing:
 
     def __attrs_post_init__(self) -> None:
         assert self.session is not None or not self.agreed
-        assert self.agreed or self.state is not StandingState.LIVE
+        assert self.agreed == (self.state is StandingState.LIVE)
 
 
 @attrs.frozen
@@ -143,6 +143,9 @@ class CloseSession:
     session: int
     why: str
     """``replaced``, ``silent`` or ``host_revoked``."""
+
+
+LinkEffect: TypeAlias = TellOnline | TellSuspended | TellLost | CloseSession
 
 
 @attrs.frozen(kw_only=True)
@@ -235,15 +238,6 @@ def _hear(one: Standing, event: Heard, moment: Moment) -> Step[Standing]:
     return Step(data=attrs.evolve(one, heard_at_s=event.at_s))
 
 
-def _hear_again(one: Standing, event: Heard, moment: Moment) -> Step[Standing]:
-    """Noted; an agreed session that was only silent goes on as if nothing had been."""
-    heard = _hear(one, event, moment)
-    if event.session != one.session or not one.agreed:
-        return heard
-    live = attrs.evolve(heard.data, state=StandingState.LIVE)
-    return Step(data=live, effects=(TellOnline(False),))
-
-
 def _part(one: Standing, event: Parted, moment: Moment) -> Step[Standing]:
     """It has no session; how long it was silent decides what that means."""
     if event.session != one.session:
@@ -253,30 +247,31 @@ def _part(one: Standing, event: Parted, moment: Moment) -> Step[Standing]:
 
 
 def _look_suspend(one: Standing, event: Looked, moment: Moment) -> Step[Standing]:
-    """Silent for too long: suspended. Its session may still come to life."""
+    """Silent for too long: suspended. Its session is closed, so that it dials again at once."""
     if event.at_s - one.heard_at_s < one.silence.suspend_after_s:
         return Step(data=one)
-    data = attrs.evolve(one, state=StandingState.SUSPENDED)
-    return Step(data=data, effects=(TellSuspended(),))
+    return _silenced(one, StandingState.SUSPENDED, TellSuspended(), "silent")
 
 
 def _look_lost(one: Standing, event: Looked, moment: Moment) -> Step[Standing]:
-    """Silent for so long that it is lost; a session that is left is closed."""
+    """Silent for so long that it is lost; a session that is greeted only is closed."""
     if event.at_s - one.heard_at_s < one.silence.lost_after_s:
         return Step(data=one)
-    return _lose(one, "silent")
+    return _silenced(one, StandingState.LOST, TellLost(), "silent")
 
 
 def _dismiss(one: Standing, event: Dismissed, moment: Moment) -> Step[Standing]:
     """Lost at once, and its session is closed."""
-    return _lose(one, "host_revoked")
+    tell = None if one.state is StandingState.LOST else TellLost()
+    return _silenced(one, StandingState.LOST, tell, "host_revoked")
 
 
-def _lose(one: Standing, why: str) -> Step[Standing]:
-    close = () if one.session is None else (CloseSession(one.session, why),)
-    tell = () if one.state is StandingState.LOST else (TellLost(),)
-    data = attrs.evolve(one, state=StandingState.LOST, session=None, agreed=False)
-    return Step(data=data, effects=(*tell, *close))
+def _silenced(
+    one: Standing, state: StandingState, tell: LinkEffect | None, why: str
+) -> Step[Standing]:
+    close = None if one.session is None else CloseSession(one.session, why)
+    data = attrs.evolve(one, state=state, session=None, agreed=False)
+    return Step(data=data, effects=tuple(effect for effect in (tell, close) if effect is not None))
 
 
 AWAITED, LIVE, ADRIFT, SUSPENDED, LOST = StandingState
@@ -301,13 +296,7 @@ TABLE: Table[Standing] = {
     AWAITED: _row(AWAITED, {Looked: to(AWAITED, LOST, by=_look_lost)}),
     LIVE: _row(LIVE, {Looked: to(LIVE, SUSPENDED, by=_look_suspend)}),
     ADRIFT: _row(ADRIFT, {Looked: to(ADRIFT, SUSPENDED, by=_look_suspend)}),
-    SUSPENDED: _row(
-        SUSPENDED,
-        {
-            Heard: to(SUSPENDED, LIVE, by=_hear_again),
-            Looked: to(SUSPENDED, LOST, by=_look_lost),
-        },
-    ),
+    SUSPENDED: _row(SUSPENDED, {Looked: to(SUSPENDED, LOST, by=_look_lost)}),
     LOST: _row(LOST, {Looked: Ignored("it cannot be more lost")}),
 }
 
