@@ -121,6 +121,7 @@ class Client:
         else:
             message = (
                 f"nothing answers at {role.address} ({role.address_source}): {problem}. Start it "
-                "with `capyctl start standalone`, or name another state directory with --state-dir"
+                f"with `capyctl start {role.kind}`, or name another state directory with "
+                "--state-dir"
             )
         return CommandFailed("management_unavailable", message, retryable=True)

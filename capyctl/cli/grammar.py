@@ -3,121 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
 
-import attrs
-
-from capyctl.cli.failure import CommandFailed
+from capyctl.cli.leaves import (
+    COMMANDS,
+    Leaves,
+    Parser,
+    add_everywhere,
+    add_list,
+    add_request_id,
+    duration_ms,
+    revision,
+)
+from capyctl.cli.role_flags import FLAGS
 
 DESCRIPTION = "Runs LLM inference engines on your GPUs: one endpoint, models parked and woken."
-_COMMANDS = "capyctl.cli.commands"
-
-
-@attrs.frozen
-class Flag:
-    """A flag of a role, with the words in its help."""
-
-    name: str
-    value: str | None
-    help: str
-    """``value`` is None for a switch."""
-    choices: tuple[str, ...] | None = None
-
-
-STANDALONE_FLAGS = (
-    Flag("--listen", "ADDRESS", "where inference is served (0.0.0.0:8443)"),
-    Flag("--no-inference-auth", None, "serve inference without an API key"),
-    Flag("--management-listen", "ADDRESS", "where management is served (127.0.0.1:7443)"),
-    Flag("--models-root", "DIR", "the models directory (~/models)"),
-    Flag(
-        "--model-sources", "POLICY", "whether models may be fetched at all", ("allowed", "disabled")
-    ),
-    Flag("--model-sources-max", "SIZE", "bound on all downloads together (500GiB)"),
-    Flag("--model-sources-path", "DIR", "where downloads lie (the models directory)"),
-    Flag(
-        "--model-sources-plain-http", "POLICY", "whether http:// is fetched", ("allowed", "denied")
-    ),
-    Flag("--hf-endpoint", "URL", "the Hugging Face mirror to use"),
-    Flag("--trust-declared-digest", "BOOL", "take a declared digest for measured (false)"),
-    Flag("--vllm-bin", "PATH", "a vLLM executable to publish"),
-    Flag("--sglang-bin", "PATH", "an SGLang interpreter to publish"),
-    Flag("--tensorfold-bin", "PATH", "a TensorFold executable to publish"),
-    Flag("--llamacpp-bin", "PATH", "a llama-server executable to publish"),
-    Flag("--engine-fingerprint", "TEXT", "the build's name, instead of its version check"),
-    Flag("--engine-args", "ARGS", 'arguments of every launch, as --engine-args="--a 1"'),
-    Flag("--kv-cache", "SIZE", "KV cache of models on these executables that state none"),
-    Flag("--deep-park", "ON", "whether these executables park", ("on", "off")),
-    Flag("--trust-remote-code", "BOOL", "let models bring code of their own (false)"),
-    Flag("--installation-drift", "POLICY", "on a changed installation", ("warn", "refuse")),
-    Flag("--cuda-home", "DIR", "the CUDA toolkit of these executables"),
-    Flag("--runtime-dir", "DIR", "a copy of the engine entry points that you maintain"),
-    Flag("--engine-ports", "A-B", "loopback ports of engines (8100-8199)"),
-    Flag("--peer-address", "ADDRESS", "this machine's address in groups"),
-    Flag("--rendezvous-ports", "A-B", "ports where groups meet (25000-25099)"),
-    Flag("--require-rdma", "BOOL", "refuse groups without RDMA (false)"),
-    Flag("--group-stall-timeout", "TIME", "how long a group may make no progress (120s)"),
-    Flag("--debug-engine-logs", None, "let engines log everything, prompts included"),
-)
-
-
-def destination(flag: str) -> str:
-    """The attribute that an option's value gets."""
-    return flag.lstrip("-").replace("-", "_")
-
-
-class Parser(argparse.ArgumentParser):
-    """Fails like every command: with a code, and in JSON where that was asked for."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = f"`{self.prog} --help` shows what there is"
-        raise CommandFailed("usage", f"{message}; {hint}")
-
-
-class _Leaves:
-    """Adds commands ``<action> <resource>`` below one parser."""
-
-    def __init__(self, top: argparse._SubParsersAction[Parser]) -> None:
-        self._top = top
-        self._actions: dict[str, argparse._SubParsersAction[Parser]] = {}
-
-    def add(self, words: str, run: str, help: str, *, output_format: bool = True) -> Parser:
-        """A command; ``run`` names its function below `capyctl.cli.commands`."""
-        action, _, resource = words.partition(" ")
-        place, name = (self._below(action), resource) if resource else (self._top, action)
-        leaf = place.add_parser(
-            name,
-            help=help,
-            description=help[0].upper() + help[1:] + ".",
-            allow_abbrev=False,
-            argument_default=None,
-        )
-        _add_everywhere(leaf, output_format=output_format)
-        leaf.set_defaults(run=f"{_COMMANDS}.{run}")
-        return leaf
-
-    def _below(self, action: str) -> argparse._SubParsersAction[Parser]:
-        found = self._actions.get(action)
-        if found is None:
-            help = _ACTIONS[action]
-            parser = self._top.add_parser(
-                action, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
-            )
-            found = parser.add_subparsers(metavar="RESOURCE", required=True, dest="resource")
-            self._actions[action] = found
-        return found
-
-
+_ROLES = {
+    "standalone": "run capyctl on this machine alone",
+    "server": "run the server of several machines",
+    "host": "run this machine's engines for a server",
+}
+_MACHINE = "a simulated machine: a document, or gpus=2,memory=80GiB,ram=512GiB"
 _ACTIONS = {
+    "init": "write a role's document and make its directories",
     "start": "start a role, a deployment or one instance",
     "stop": "stop a deployment or one instance",
     "park": "give a model's GPU memory up while its engine lives",
     "preinitialize": "start, check and park, so that the first request only wakes",
     "delete": "remove a deployment; its model files stay",
     "deploy": "send a deployment document",
+    "invite": "let a machine join this server",
+    "join": "make this machine a host of a server",
+    "drain": "move everything off a host",
+    "undrain": "let a drained host be used again",
+    "revoke": "shut a host out for ever, or until it is invited back",
     "list": "list what there is",
     "status": "show how things stand",
     "inspect": "show everything of one thing",
+    "doctor": "look at this machine for what would be in the way",
     "validate": "check a document offline",
     "config": "show settings and where they come from",
     "engine": "find, register and remove engines",
@@ -129,10 +52,11 @@ def build_parser() -> Parser:
     """The whole grammar."""
     parser = Parser(prog="capyctl", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="show the version and end")
-    _add_everywhere(parser, output_format=True)
+    add_everywhere(parser, output_format=True)
     actions = parser.add_subparsers(metavar="ACTION", dest="action")
-    leaves = _Leaves(actions)
+    leaves = Leaves(actions, _ACTIONS)
     _add_roles(leaves)
+    _add_hosts(leaves)
     _add_models(leaves)
     _add_instances(leaves)
     _add_status(leaves, actions)
@@ -142,58 +66,74 @@ def build_parser() -> Parser:
     return parser
 
 
-def _add_everywhere(parser: Parser, *, output_format: bool) -> None:
-    """Options that may stand before the action or after the resource."""
-    group = parser.add_argument_group("common options")
-    hidden: dict[str, Any] = {"default": argparse.SUPPRESS}
-    if output_format:
-        group.add_argument(
-            "--format",
-            dest="output",
-            choices=("text", "json"),
-            help="how the result is shown (text)",
-            **hidden,
+def _add_roles(leaves: Leaves) -> None:
+    for kind in ("server", "host"):
+        init = leaves.add(f"init {kind}", f"roles:init_{kind}", f"write the document of a {kind}")
+        init.add_argument(
+            "--output", metavar="FILE", help="the document (config/ in the state directory)"
         )
-    group.add_argument("--json", action="store_true", help="short for --format json", **hidden)
-    group.add_argument("--state-dir", metavar="DIR", help="the role's state directory", **hidden)
-    group.add_argument("--config", metavar="FILE", help="the role's document", **hidden)
+        if kind == "host":
+            init.add_argument("--name", metavar="NAME", help="the host's name (the machine's)")
+            _add_simulate(init, f"with the limits of {_MACHINE}")
+        add_list(init, "--set", "PATH=VALUE", "state a setting in it")
+    for kind, help in _ROLES.items():
+        role = leaves.add(f"start {kind}", f"roles:start_{kind}", help)
+        add_list(role, "--set", "PATH=VALUE", "set one setting by path")
+        for flag in FLAGS[kind]:
+            if flag.value is None:
+                role.add_argument(flag.name, action="store_true", default=None, help=flag.help)
+            else:
+                role.add_argument(
+                    flag.name, metavar=flag.value, choices=flag.choices, help=flag.help
+                )
+        if kind != "server":
+            _add_simulate(role, f"run on {_MACHINE}")
 
 
-def _add_request_id(parser: Parser) -> None:
-    parser.add_argument(
-        "--request-id", metavar="ULID", help="recover an earlier run of this very command"
+def _add_simulate(parser: Parser, help: str) -> None:
+    parser.add_argument("--simulate", nargs="?", const="", metavar="MACHINE", help=help)
+
+
+def _add_hosts(leaves: Leaves) -> None:
+    invite = leaves.add("invite host", "hosts:invite", "write a join file, good for one machine")
+    invite.add_argument("host", metavar="NAME", help="the name it is to have")
+    invite.add_argument("--output", required=True, metavar="FILE", help="the join file")
+    invite.add_argument("--recover", action="store_true", help="let a revoked host come back")
+    invite.add_argument(
+        "--expires", type=duration_ms, metavar="TIME", help="how long it is good, up to 1h (15m)"
     )
+    add_request_id(invite)
+    join = leaves.add("join host", "joining:join", "make this machine a host, with a join file")
+    join.add_argument("--join-file", required=True, metavar="FILE", help="from `invite host`")
+    join.add_argument("--recover", action="store_true", help="come back after a revocation")
+    add_list(join, "--set", "PATH=VALUE", "set one setting by path")
+    for action, help in (
+        ("drain", "stop what runs on a host, and place nothing there"),
+        ("undrain", "let a drained host be used again"),
+        ("revoke", "refuse a host's certificate for ever"),
+    ):
+        parser = leaves.add(f"{action} host", f"hosts:{action}", help)
+        parser.add_argument("host", metavar="HOST", help="its name or id")
+        if action == "drain":
+            parser.add_argument("--wait", action="store_true", help="wait until nothing runs there")
+        add_request_id(parser)
+    leaves.add("list hosts", "hosts:list_hosts", "list the machines of a server")
+    inspect = leaves.add("inspect host", "hosts:inspect", "show a machine's full record")
+    inspect.add_argument("host", metavar="HOST", help="its name or id")
+    doctor = leaves.add("doctor host", "doctor:doctor", "check this machine as a host")
+    add_list(doctor, "--set", "PATH=VALUE", "set one setting by path")
 
 
-def _add_roles(leaves: _Leaves) -> None:
-    role = leaves.add("start standalone", "standalone:start", "run capyctl on this machine alone")
-    role.add_argument(
-        "--set", action="append", default=[], metavar="PATH=VALUE", help="set one setting by path"
-    )
-    for flag in STANDALONE_FLAGS:
-        if flag.value is None:
-            role.add_argument(flag.name, action="store_true", default=None, help=flag.help)
-        else:
-            role.add_argument(flag.name, metavar=flag.value, choices=flag.choices, help=flag.help)
-    role.add_argument(
-        "--simulate",
-        nargs="?",
-        const="",
-        metavar="MACHINE",
-        help="run on a simulated machine: a document, or gpus=2,memory=80GiB,ram=512GiB",
-    )
-
-
-def _add_models(leaves: _Leaves) -> None:
+def _add_models(leaves: Leaves) -> None:
     deploy = leaves.add("deploy model", "deploy:deploy", "create or replace a deployment")
     deploy.add_argument("--file", required=True, metavar="FILE", help="the deployment document")
     deploy.add_argument("--activate", action="store_true", help="start it as well")
     deploy.add_argument("--wait", action="store_true", help="wait until it serves")
-    deploy.add_argument("--revision", type=_revision, metavar="N", help="replace this revision")
-    _add_list(deploy, "--engine-env", "NAME=VALUE", "a variable of this model's engine")
+    deploy.add_argument("--revision", type=revision, metavar="N", help="replace this revision")
+    add_list(deploy, "--engine-env", "NAME=VALUE", "a variable of this model's engine")
     deploy.add_argument("--hf-endpoint", metavar="URL", help="the Hugging Face mirror to ask")
     _add_window(deploy)
-    _add_request_id(deploy)
+    add_request_id(deploy)
     start = _on_deployment(leaves, "start", "start a deployment, or wake it")
     start.add_argument("--wait", action="store_true", help="wait until every instance serves")
     start.add_argument("--evict", action="store_true", help="park or stop others to make room")
@@ -205,33 +145,33 @@ def _add_models(leaves: _Leaves) -> None:
     delete.add_argument("--stop", action="store_true", help="stop it first, and wait for that")
 
 
-def _on_deployment(leaves: _Leaves, action: str, help: str) -> Parser:
+def _on_deployment(leaves: Leaves, action: str, help: str) -> Parser:
     parser = leaves.add(f"{action} deployment", f"actions:{action}", help)
     parser.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
-    _add_request_id(parser)
+    add_request_id(parser)
     return parser
 
 
 def _add_window(parser: Parser) -> None:
     parser.add_argument(
         "--initialize-timeout",
-        type=_duration_ms,
+        type=duration_ms,
         metavar="TIME",
         help="how long the start may take, as 90s or 10m (the deployment's own)",
     )
 
 
-def _add_instances(leaves: _Leaves) -> None:
+def _add_instances(leaves: Leaves) -> None:
     for action in ("start", "stop"):
         run = f"actions:{action}_instance"
         parser = leaves.add(f"{action} instance", run, f"{action} one instance")
         parser.add_argument("instance", metavar="DEPLOYMENT/INDEX", help="as my-model/0")
         if action == "start":
             parser.add_argument("--evict", action="store_true", help="make room for it")
-        _add_request_id(parser)
+        add_request_id(parser)
 
 
-def _add_status(leaves: _Leaves, actions: argparse._SubParsersAction[Parser]) -> None:
+def _add_status(leaves: Leaves, actions: argparse._SubParsersAction[Parser]) -> None:
     leaves.add("list deployments", "views:list_deployments", "list all deployments")
     leaves.add("list engines", "engines:list_on_hosts", "list the engines that a role publishes")
     inspect = leaves.add("inspect deployment", "views:inspect_deployment", "show its full record")
@@ -246,8 +186,8 @@ def _add_status(leaves: _Leaves, actions: argparse._SubParsersAction[Parser]) ->
         description="Show the role and its deployments, or one deployment.",
         allow_abbrev=False,
     )
-    _add_everywhere(whole, output_format=True)
-    whole.set_defaults(run=f"{_COMMANDS}.views:status")
+    add_everywhere(whole, output_format=True)
+    whole.set_defaults(run=f"{COMMANDS}.views:status")
     below = whole.add_subparsers(metavar="RESOURCE", dest="resource")
     one = below.add_parser(
         "deployment",
@@ -255,26 +195,26 @@ def _add_status(leaves: _Leaves, actions: argparse._SubParsersAction[Parser]) ->
         description="Show one deployment and its instances.",
         allow_abbrev=False,
     )
-    _add_everywhere(one, output_format=True)
-    one.set_defaults(run=f"{_COMMANDS}.views:status_deployment")
+    add_everywhere(one, output_format=True)
+    one.set_defaults(run=f"{COMMANDS}.views:status_deployment")
     one.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
     one.add_argument("--watch", action="store_true", help="show every change, until Ctrl-C")
 
 
-def _add_documents(leaves: _Leaves) -> None:
+def _add_documents(leaves: Leaves) -> None:
     validate = leaves.add("validate config", "documents:validate", "check a document offline")
     validate.add_argument("--file", required=True, metavar="FILE", help="a document of any kind")
     show = leaves.add("config show", "documents:show", "show every setting and its source")
-    show.add_argument("--role", choices=("standalone",), default="standalone", help="of this role")
+    show.add_argument("--role", choices=tuple(_ROLES), help="of this role")
     for parser in (validate, show):
         parser.add_argument(
             "--set", action="append", default=[], metavar="PATH=VALUE", help="lay a setting over it"
         )
 
 
-def _add_engines(leaves: _Leaves) -> None:
+def _add_engines(leaves: Leaves) -> None:
     detect = leaves.add("engine detect", "engines:detect", "find engines that are installed here")
-    _add_list(detect, "--path", "DIR", "look here as well")
+    add_list(detect, "--path", "DIR", "look here as well")
     add = leaves.add("engine add", "engines:add", "register an engine")
     add.add_argument("path", nargs="?", metavar="PATH", help="its environment or executable")
     add.add_argument("--name", metavar="NAME", help="the profile's name (the engine's)")
@@ -282,18 +222,18 @@ def _add_engines(leaves: _Leaves) -> None:
     add.add_argument(
         "--drift", choices=("warn", "refuse"), default="warn", help="when its files change (warn)"
     )
-    _add_list(add, "--arg", "ARG", "an argument of every launch, as --arg=--threads --arg=4")
-    _add_list(add, "--approve-option", "OPTION", "let deployments use an option")
-    _add_list(add, "--approve-path", "DIR", "let options name paths below it")
-    _add_list(add, "--env", "NAME=VALUE", "a variable of every launch")
-    _add_list(add, "--approve-env", "GLOB", "let deployments set variables")
+    add_list(add, "--arg", "ARG", "an argument of every launch, as --arg=--threads --arg=4")
+    add_list(add, "--approve-option", "OPTION", "let deployments use an option")
+    add_list(add, "--approve-path", "DIR", "let options name paths below it")
+    add_list(add, "--env", "NAME=VALUE", "a variable of every launch")
+    add_list(add, "--approve-env", "GLOB", "let deployments set variables")
     leaves.add("engine list", "engines:list_registered", "list registered engines")
     remove = leaves.add("engine remove", "engines:remove", "take a registered engine out")
     remove.add_argument("name", metavar="NAME", help="the profile")
     remove.add_argument("--drain", action="store_true", help="stop the instances that run on it")
 
 
-def _add_simulated(leaves: _Leaves) -> None:
+def _add_simulated(leaves: Leaves) -> None:
     checkpoint = leaves.add(
         "simulate checkpoint",
         "simulate:checkpoint",
@@ -313,33 +253,6 @@ def _add_simulated(leaves: _Leaves) -> None:
     demo = leaves.add("demo", "demo:demo", "show all of it on a simulated machine")
     demo.add_argument("--keep", action="store_true", help="leave it running at the end")
     demo.add_argument("--end", metavar="DIR", help="end a demo that was left running")
-
-
-def _add_list(parser: Parser, flag: str, metavar: str, help: str) -> None:
-    parser.add_argument(flag, action="append", default=[], metavar=metavar, help=help)
-
-
-def _revision(text: str) -> int:
-    return _checked(text, lambda: int(text) if text.isdecimal() and int(text) > 0 else None)
-
-
-def _duration_ms(text: str) -> int:
-    from capyctl.domain.units import parse_duration_s
-
-    def read() -> int | None:
-        try:
-            return round(parse_duration_s(text) * 1000) or None
-        except ValueError:
-            return None
-
-    return _checked(text, read)
-
-
-def _checked(text: str, read: Callable[[], int | None]) -> int:
-    found = read()
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used")
-    return found
 
 
 def leaf_parsers(parser: argparse.ArgumentParser) -> Sequence[tuple[str, argparse.ArgumentParser]]:

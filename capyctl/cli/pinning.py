@@ -7,7 +7,8 @@ from typing import Any
 
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
-from capyctl.cli.role import explicit_config, find_state_root
+from capyctl.cli.refusing import documents_refused
+from capyctl.cli.role import find_state_root, role_document
 
 _COMMIT_CHARACTERS = frozenset("0123456789abcdef")
 
@@ -77,28 +78,30 @@ def _hub(call: Call) -> tuple[str, str | None]:
     from pathlib import Path
 
     from capyctl.checkpoints.sources_secrets import read_owner_text
-    from capyctl.config.problems import InvalidDocument
     from capyctl.config.settings import load_standalone
+    from capyctl.config.sources import HUB
     from capyctl.contracts.checkpoints import Unfetchable
 
     stated = call.option("hf_endpoint")
     environ = call.here.environ
+    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or None
+    if call.role().kind == "server":
+        # Where hosts fetch from is theirs to say; a commit is the same everywhere.
+        variables = (environ.get("CAPYCTL_HF_ENDPOINT"), environ.get("HF_ENDPOINT"))
+        return next(filter(None, (stated, *variables, HUB))), token
+    state_root = find_state_root(call)
     try:
-        settings = load_standalone(
-            find_state_root(call),
-            config_path=explicit_config(call),
-            flags={"--hf-endpoint": stated} if stated else {},
-            env=environ,
-            sets=(),
-        )
+        with documents_refused():
+            settings = load_standalone(
+                state_root,
+                config_path=role_document(call, state_root, "standalone"),
+                flags={"--hf-endpoint": stated} if stated else {},
+                env=environ,
+                sets=(),
+            )
         file = settings.sources.token_file
         if file is not None:
             return settings.sources.endpoint, read_owner_text(Path(file), file)
-    except InvalidDocument as problem:
-        raise CommandFailed(
-            "invalid_config", str(problem), details={"path": problem.problem.path}
-        ) from problem
     except Unfetchable as problem:
         raise CommandFailed("model_source_failed", problem.detail) from None
-    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
-    return settings.sources.endpoint, token or None
+    return settings.sources.endpoint, token

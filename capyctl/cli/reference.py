@@ -29,10 +29,19 @@ as an object with `code` and `message`. The exit status does not depend on the f
 
 The state directory is that of `--state-dir`, `CAPYCTL_STATE_DIR`, `state_dir` of the document
 that `--config` or `CAPYCTL_CONFIG` names, `$XDG_STATE_HOME/capyctl`, or `~/.local/state/capyctl`.
+An explicit document says which role is meant. Else it is the one that has been under the state
+directory; a server or a standalone role goes before a host, and of these two the one that
+answers is taken, or the command is refused as `role_ambiguous`.
+
 The management address is that of `CAPYCTL_MANAGEMENT_ADDR`, the running role's record in `<state
 directory>/run/management-address`, the role's document, or `127.0.0.1:7443`; it is always on
-loopback. The admin token is read from `<state directory>/identity/credentials`, so run the
-command as the user that runs capyctl.
+loopback. The admin token is read from `<state directory>/identity/credentials`, on a server from
+`<state directory>/identity/server-credentials.json`, so run the command as the user that runs
+capyctl.
+
+A host has no management API: there, commands about models and hosts are refused as
+`wrong_machine`, and belong on the server. What works on a host is `engine`, `join host`, `doctor
+host`, `config show` and `validate config`.
 
 ## Requests that can be repeated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,10 @@ import attrs
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
 
+SERVING = ("server", "standalone")
+HOST = "host"
+CREDENTIALS = {"standalone": "credentials", "server": "server-credentials.json"}
+HOST_IDENTITY = "host.json"
 DEFAULT_ADDRESS = "127.0.0.1:7443"
 ADDRESS_VARIABLE = "CAPYCTL_MANAGEMENT_ADDR"
 FILE_MAX_BYTES = 4096
@@ -32,6 +37,8 @@ class Address:
 class Role:
     """The role that commands talk to."""
 
+    kind: str
+    """``standalone`` or ``server``."""
     state_root: Path
     address: Address
     address_source: str
@@ -43,19 +50,91 @@ class Role:
 def find_role(call: Call) -> Role:
     """The role under the state root that the command's options and variables name.
 
+    An explicit document says which; a server or a standalone role goes before a host on the same
+    root. Where both of these have been there, it is the one that answers.
+
     Raises:
         CommandFailed: ``management_unavailable`` where no role has served yet or its
-            credentials cannot be read; ``invalid_config`` for an address off loopback.
+            credentials cannot be read; ``invalid_config`` for an address off loopback;
+            ``wrong_machine`` on a host; ``role_ambiguous`` when two roles could be meant.
     """
     state_root = find_state_root(call)
-    secrets = read_credentials(state_root)
-    text, source = _stated_address(call, state_root)
+    stated = _stated_kind(call)
+    found = kinds_of(state_root)
+    serving = [kind for kind in SERVING if kind in found]
+    if stated == HOST or (stated is None and not serving and HOST in found):
+        raise wrong_machine(state_root)
+    if stated is None and len(serving) > 1:
+        return _answering(call, state_root)
+    kind = stated or (serving[0] if serving else SERVING[0])
+    return _role(call, state_root, kind)
+
+
+def kinds_of(state_root: Path) -> list[str]:
+    """The roles that have been under this state root."""
+    identity = state_root / "identity"
+    found = [kind for kind in SERVING if (identity / CREDENTIALS[kind]).exists()]
+    marks = (identity / HOST_IDENTITY, state_root / "config" / "host.yaml")
+    if any(mark.exists() for mark in marks) or recorded(state_root, "role") == HOST:
+        found.append(HOST)
+    return found
+
+
+def recorded(state_root: Path, name: str) -> str | None:
+    """A line that the role which runs here, or ran last, left about itself."""
+    try:
+        with (state_root / "run" / name).open("rb") as file:
+            return file.read(FILE_MAX_BYTES).decode(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def wrong_machine(state_root: Path) -> CommandFailed:
+    """A host has nothing that this command could ask."""
+    server = recorded(state_root, "server-address")
+    where = f", of the server at {server}" if server else ""
+    return CommandFailed(
+        "wrong_machine",
+        f"{state_root} belongs to a host{where}: a host has no management API. Run this command on "
+        "the server machine",
+    )
+
+
+def _stated_kind(call: Call) -> str | None:
+    config = explicit_config(call)
+    kind = None if config is None else read_document(config).get("kind")
+    return kind if kind in (*SERVING, HOST) else None
+
+
+def _role(call: Call, state_root: Path, kind: str) -> Role:
+    secrets = read_credentials(state_root, kind)
+    text, source = _stated_address(call, state_root, kind)
     return Role(
+        kind=kind,
         state_root=state_root,
         address=parse_address(text, source),
         address_source=source,
         token=secrets["admin_token"],
         api_key=secrets["api_key"],
+    )
+
+
+def _answering(call: Call, state_root: Path) -> Role:
+    """Of the two, the one whose token is taken."""
+    from capyctl.cli.client import Client
+
+    for kind in SERVING:
+        role = _role(call, state_root, kind)
+        try:
+            Client(role, call.here).get("/snapshot")
+        except CommandFailed as failure:
+            if failure.code in ("unauthorized", "management_unavailable"):
+                continue
+        return role
+    raise CommandFailed(
+        "role_ambiguous",
+        f"a server and a standalone role have both been under {state_root}, and neither answers: "
+        "name the document of one with --config, or start it",
     )
 
 
@@ -116,13 +195,25 @@ def parse_address(text: str, source: str) -> Address:
     return Address(host=host, port=int(found[2]))
 
 
-def read_credentials(state_root: Path) -> dict[str, str]:
-    """``api_key`` and ``admin_token`` of the role under a state root.
+def role_document(call: Call, state_root: Path, kind: str | None = None) -> Path | None:
+    """The role's document, where it is not the default one: explicit, or that of the role that
+    runs here or ran last, if that is one of ``kind``."""
+    explicit = explicit_config(call)
+    if explicit is not None:
+        return explicit
+    if kind is not None and recorded(state_root, "role") not in (None, kind):
+        return None
+    text = recorded(state_root, "document")
+    return None if text is None or not Path(text).exists() else Path(text)
+
+
+def read_credentials(state_root: Path, kind: str) -> dict[str, str]:
+    """``api_key`` and ``admin_token`` of a role under a state root.
 
     Raises:
         CommandFailed: ``management_unavailable``, saying what to do.
     """
-    path = state_root / "identity" / "credentials"
+    path = state_root / "identity" / CREDENTIALS[kind]
     try:
         with path.open("rb") as file:
             text = file.read(FILE_MAX_BYTES).decode(errors="replace")
@@ -130,19 +221,37 @@ def read_credentials(state_root: Path) -> dict[str, str]:
         raise CommandFailed(
             "management_unavailable",
             f"no role has run with the state directory {state_root}: start one with "
-            "`capyctl start standalone`, or name its directory with --state-dir",
+            "`capyctl start standalone` (`start server` for several machines), or name its "
+            "directory with --state-dir",
         ) from None
     except OSError as problem:
         raise CommandFailed(
             "management_unavailable",
             f"{path}: {problem.strerror}; run this command as the user that runs capyctl",
         ) from problem
-    found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    found = _object(text) if path.suffix == ".json" else _lines(text)
     if not found.get("api_key") or not found.get("admin_token"):
         raise CommandFailed(
-            "management_unavailable", f"{path} does not hold the lines api_key: and admin_token:"
+            "management_unavailable",
+            f"{path} does not hold the lines api_key: and admin_token:"
+            if path.suffix != ".json"
+            else f"{path} does not hold api_key and admin_token",
         )
     return found
+
+
+def _lines(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
+def _object(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
@@ -162,27 +271,23 @@ def read_document(path: Path) -> Mapping[str, Any]:
         ) from problem
 
 
-def _stated_address(call: Call, state_root: Path) -> tuple[str, str]:
+def _stated_address(call: Call, state_root: Path, kind: str) -> tuple[str, str]:
     stated = call.here.environ.get(ADDRESS_VARIABLE)
     if stated:
         return stated, ADDRESS_VARIABLE
-    record = state_root / "run" / "management-address"
-    try:
-        with record.open("rb") as file:
-            return file.read(FILE_MAX_BYTES).decode(errors="replace").strip(), str(record)
-    except OSError:
-        pass
-    explicit = explicit_config(call)
-    document = explicit or state_root / "config" / "standalone.yaml"
+    text = recorded(state_root, "management-address")
+    if text is not None:
+        return text, str(state_root / "run" / "management-address")
+    document = explicit_config(call) or state_root / "config" / f"{kind}.yaml"
     if document.exists():
-        bind = _bind_of(read_document(document))
+        bind = _bind_of(read_document(document), kind)
         if bind is not None:
             return bind, str(document)
     return DEFAULT_ADDRESS, "the default"
 
 
-def _bind_of(document: Mapping[str, Any]) -> str | None:
-    here: Any = document
-    for name in ("server", "listeners", "management", "bind"):
+def _bind_of(document: Mapping[str, Any], kind: str) -> str | None:
+    here: Any = document.get("server") if kind == "standalone" else document
+    for name in ("listeners", "management", "bind"):
         here = here.get(name) if isinstance(here, Mapping) else None
     return here if isinstance(here, str) else None

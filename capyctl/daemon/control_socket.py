@@ -34,9 +34,16 @@ class ControlSocket:
     """Answers ``{"action": "reload"|"list"|"check_remove", "name"?: …}``."""
 
     path: Path
+    host: str
+    """The machine's name, for people."""
     publishing: Publishing
-    directory: Directory
+    users: Callable[[str], list[str]]
+    """Names of deployments on a profile that run or hold something."""
     log: Callable[..., None]
+    published: Callable[[], None] = lambda: None
+    """Told once the profiles were read again."""
+    link: Callable[[], str | None] = lambda: None
+    """How a host stands with its server; None on a machine that has none."""
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; the socket file is removed then."""
@@ -97,9 +104,14 @@ class ControlSocket:
             case "reload":
                 return self._reload()
             case "list":
-                return {"ok": True, "profiles": self._profiles()}
+                return {
+                    "ok": True,
+                    "host": self.host,
+                    "link": self.link(),
+                    "profiles": self._profiles(),
+                }
             case "users":
-                return {"ok": True, "deployments": self._users(str(request.get("name")))}
+                return {"ok": True, "deployments": self.users(str(request.get("name")))}
         return {"ok": False, "code": "invalid_request", "message": "unknown action"}
 
     def _reload(self) -> dict[str, Any]:
@@ -108,6 +120,7 @@ class ControlSocket:
         except InvalidDocument as problem:
             return {"ok": False, "code": "publish_rejected", "message": str(problem)}
         self.log("engines_published", profiles=[p.name for p in self.publishing.profiles])
+        self.published()
         return {"ok": True, "profiles": self._profiles()}
 
     def _profiles(self) -> list[dict[str, Any]]:
@@ -118,22 +131,22 @@ class ControlSocket:
                 "version": profile.version,
                 "source": profile.source,
                 "deep_park": profile.deep_park,
-                "deployments": self._users(profile.name),
+                "deployments": self.users(profile.name),
             }
             for profile in self.publishing.profiles
         ]
 
-    def _users(self, profile: str) -> list[str]:
-        """Names of deployments on this profile that run or hold something."""
-        return [
-            deployment.spec.name
-            for deployment in self.directory.deployments.values()
-            if deployment.spec.profile == profile
-            and any(
-                one.state not in EMPTY
-                for one in self.directory.instances.get(deployment.id, {}).values()
-            )
-        ]
+
+def users_in(directory: Directory, profile: str) -> list[str]:
+    """Names of deployments on this profile that run or hold something."""
+    return [
+        deployment.spec.name
+        for deployment in directory.deployments.values()
+        if deployment.spec.profile == profile
+        and any(
+            one.state not in EMPTY for one in directory.instances.get(deployment.id, {}).values()
+        )
+    ]
 
 
 def _ours(connection: trio.socket.SocketType) -> bool:

@@ -15,6 +15,7 @@ from capyctl.config.role_settings import MachineSettings, MemoryAmount
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import LaunchRefused
 from capyctl.control.host import LocalHost
+from capyctl.daemon.detecting import detected
 from capyctl.daemon.root import launch_secret, owner_folder
 from capyctl.domain.devices import MachineShape, Profile
 from capyctl.domain.ids import HostId
@@ -24,10 +25,10 @@ from capyctl.engines.fingerprint import Unfingerprintable
 from capyctl.engines.installation_book import InstallationBook
 from capyctl.engines.preparation import NotPrepared, prepare_launch
 from capyctl.engines.surroundings import Surroundings
-from capyctl.gpus.machine import detect_machine
 from capyctl.gpus.memory import MemoryUnreadable, read_ram
 from capyctl.launch.addresses import PortLeases, PortsExhausted
 from capyctl.launch.processes import LocalProcesses
+from capyctl.launch.strays import MARK, mark_of
 from capyctl.ledger.limits import RamLimits
 from capyctl.simulated.document import parse_simulate
 from capyctl.simulated.engines import charges_env
@@ -71,19 +72,26 @@ def own_machine(
     settings: MachineSettings,
     simulate: str | None,
     log: Callable[..., None] = lambda *_, **__: None,
+    *,
+    host_id: HostId | None = None,
+    limit: Callable[[MachineShape], MachineShape] = lambda shape: shape,
+    raw_logs: bool = False,
 ) -> OwnMachine:
     """Put the adapters together. Looks at the machine for up to 3 s.
 
-    ``log``: told of an engine whose files have changed, with its profile.
+    ``log``: told of an engine whose files have changed, with its profile. ``host_id``: what the
+    machine is called in records; its name where that is None. ``limit``: the document's policy.
+    ``raw_logs``: engines log everything, and their logs are never served.
 
     Raises:
+        MachineUnusable: see `detected`, and what ``limit`` raises.
         ValueError: the simulation text or a limit does not fit; the message names it.
         OSError: a folder of the state root cannot be used.
     """
     root = settings.state_root
-    host_id = HostId(settings.host)
+    host_id = HostId(settings.host) if host_id is None else host_id
     machine, profiles = _machine(settings, simulate, host_id)
-    shape = machine.shape()
+    shape = limit(machine.shape())
     surroundings = Surroundings(
         state_dir=str(root),
         shape=shape,
@@ -106,7 +114,8 @@ def own_machine(
             book=InstallationBook(owner_folder(root / "observation")),
             log=log,
         ),
-        extra_env=_charges if simulate is not None else _nothing,
+        raw_logs=raw_logs,
+        extra_env=Marked(state_root=root, simulated=simulate is not None),
     )
     return OwnMachine(host=host, processes=processes, shape=shape, simulated_profiles=profiles)
 
@@ -134,8 +143,7 @@ def _machine(
     settings: MachineSettings, simulate: str | None, host: HostId
 ) -> tuple[Machine, tuple[Profile, ...]]:
     if simulate is None:
-        ram = read_ram()
-        return detect_machine(host, ram_limits=_ram_limits(settings, ram.total_bytes)), ()
+        return detected(host, lambda total: _ram_limits(settings, total)), ()
     document = parse_simulate(simulate)
     usage = owner_folder(settings.state_root / "simulated")
     made = SimulatedMachine(
@@ -205,12 +213,18 @@ class BeforeLaunch:
         self.log("installation_not_read", profile=order.engine.profile, problem=problem)
 
 
-def _charges(order: LaunchOrder) -> Mapping[str, str]:
-    return {} if order.charges is None else charges_env(order.charges)
+@attrs.frozen(kw_only=True)
+class Marked:
+    """What every engine has in its environment: whose it is, by which it is found again."""
 
+    state_root: Path
+    simulated: bool
 
-def _nothing(_: LaunchOrder) -> Mapping[str, str]:
-    return {}
+    def __call__(self, order: LaunchOrder) -> Mapping[str, str]:
+        mark = {MARK: mark_of(self.state_root, order.launch)}
+        if not self.simulated or order.charges is None:
+            return mark
+        return {**charges_env(order.charges), **mark}
 
 
 def simulation_text(stated: str) -> str:

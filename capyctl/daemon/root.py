@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from capyctl.config.owner_files import write_owner_file
+
 SECRET_BYTES = 32
 
 
@@ -43,17 +45,6 @@ def owner_folder(path: Path) -> Path:
     """``path``, made owner-only if it is not there."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
-
-
-def write_owner_file(path: Path, text: str) -> None:
-    """Replace ``path`` whole, mode 0600."""
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def launch_secret(root: Path) -> bytes:

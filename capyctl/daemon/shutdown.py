@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 import trio
-
-from capyctl.dataplane.plane import Plane
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 CUT_S = 2.0
@@ -21,8 +20,21 @@ async def wait_for_stop(signals: AsyncIterator[int]) -> str:
     raise AssertionError("the signal receiver ended")
 
 
+class Draining(Protocol):
+    """What takes requests in: the data plane, or a host's ingress."""
+
+    @property
+    def active_count(self) -> int: ...
+
+    def begin_shutdown(self) -> None: ...
+
+    async def wait_idle(self, timeout_s: float) -> bool: ...
+
+    def cut(self) -> int: ...
+
+
 async def drain(
-    plane: Plane, signals: AsyncIterator[int], *, drain_s: float, log: Callable[..., None]
+    plane: Draining, signals: AsyncIterator[int], *, drain_s: float, log: Callable[..., None]
 ) -> None:
     """Refuse new requests, let those in progress finish for ``drain_s``; then cut them.
 

@@ -11,11 +11,12 @@ import sys
 import pytest
 
 from capyctl.cli.call import Call
-from capyctl.cli.commands.standalone import given_flags
-from capyctl.cli.grammar import STANDALONE_FLAGS, build_parser, leaf_parsers
+from capyctl.cli.commands.roles import given_flags
+from capyctl.cli.grammar import build_parser, leaf_parsers
 from capyctl.cli.main import main
+from capyctl.cli.role_flags import FLAGS
 from capyctl.cli.surroundings import Surroundings
-from capyctl.config.named_settings import STANDALONE_SETTINGS
+from capyctl.config.named_settings import HOST_SETTINGS, SERVER_SETTINGS, STANDALONE_SETTINGS
 
 CPU_S_MAX = 0.25
 
@@ -33,10 +34,14 @@ def test_every_command_has_its_function(name, parser):
     assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_standalone_takes_every_setting_that_has_a_flag():
-    flags = {one.name for one in STANDALONE_FLAGS} - {"--debug-engine-logs"}
+@pytest.mark.parametrize(
+    ("role", "settings"),
+    [("standalone", STANDALONE_SETTINGS), ("server", SERVER_SETTINGS), ("host", HOST_SETTINGS)],
+)
+def test_a_role_takes_every_setting_that_has_a_flag(role, settings):
+    flags = {one.name for one in FLAGS[role]} - {"--debug-engine-logs"}
 
-    assert flags == {one.flag for one in STANDALONE_SETTINGS if one.flag is not None}
+    assert flags == {one.flag for one in settings if one.flag is not None}
 
 
 def test_flags_reach_the_role_as_they_were_given():
@@ -46,7 +51,7 @@ def test_flags_reach_the_role_as_they_were_given():
     ]
     options = build_parser().parse_args(words)
 
-    assert given_flags(Call(options=options, here=Surroundings())) == {
+    assert given_flags(Call(options=options, here=Surroundings()), "standalone") == {
         "--listen": "127.0.0.1:1",
         "--no-inference-auth": "true",
         "--state-dir": "/s",

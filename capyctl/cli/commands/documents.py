@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
+from capyctl.cli.refusing import documents_refused
 from capyctl.cli.render import record, table
-from capyctl.cli.role import explicit_config
+from capyctl.cli.role import explicit_config, kinds_of, read_document, role_document
 
+if TYPE_CHECKING:
+    from capyctl.config.role_document import Laid, Role
+
+ROLES = ("standalone", "server", "host")
 _SHOWN = ("SETTING", "VALUE", "SOURCE")
 
 
 def validate(call: Call) -> int:
     """`validate config`"""
-    from capyctl.config.problems import InvalidDocument
     from capyctl.config.validate import validate_file
-    from capyctl.domain.errors import Refused
 
     options = call.options
-    try:
+    with documents_refused():
         valid = validate_file(Path(options.file), sets=options.set, env=call.here.environ)
-    except InvalidDocument as problem:
-        raise CommandFailed(
-            "invalid_config", str(problem), details={"path": problem.problem.path}
-        ) from problem
-    except Refused as refused:
-        raise CommandFailed(refused.code, refused.message, details=refused.details) from refused
     document = json.loads(valid.text)
     lines = [valid.summary, "", record(document)]
     if valid.needs_host:
@@ -44,28 +42,50 @@ def validate(call: Call) -> int:
 
 def show(call: Call) -> int:
     """`config show`"""
-    from capyctl.config.problems import InvalidDocument
-    from capyctl.config.settings import load_standalone
-
-    options = call.options
     state_root = call.state_root()
-    try:
-        settings = load_standalone(
-            state_root,
-            config_path=explicit_config(call),
-            flags={},
-            env=call.here.environ,
-            sets=options.set,
-        )
-    except InvalidDocument as problem:
-        raise CommandFailed(
-            "invalid_config", str(problem), details={"path": problem.problem.path}
-        ) from problem
-    rows = [
-        {"path": one.path, "value": one.value, "source": one.source} for one in settings.settings
-    ]
-    head = f"role {options.role}, document {settings.document_path}"
+    role = _role(call, state_root)
+    with documents_refused():
+        laid = _laid(call, role, state_root)
+    rows = [{"path": one.path, "value": one.value, "source": one.source} for one in laid.settings]
+    head = f"role {role}, document {laid.path}"
     text = table(_SHOWN, [tuple(row.values()) for row in rows])
-    value = {"role": options.role, "document": str(settings.document_path), "settings": rows}
+    value = {"role": role, "document": str(laid.path), "settings": rows}
     call.show(value, f"{head}\n{text}")
     return 0
+
+
+def _role(call: Call, state_root: Path) -> str:
+    """Of which role, by the option, an explicit document, or what is under the state root.
+
+    Raises:
+        CommandFailed: ``role_ambiguous``: several share it.
+    """
+    stated = call.options.role
+    config = explicit_config(call)
+    if stated is None and config is not None:
+        stated = read_document(config).get("kind")
+    if stated in ROLES:
+        return str(stated)
+    found = kinds_of(state_root)
+    if len(found) > 1:
+        raise CommandFailed(
+            "role_ambiguous",
+            f"{' and '.join(found)} share {state_root}: choose one with --role or --config",
+        )
+    return found[0] if found else "standalone"
+
+
+def _laid(call: Call, role: str, state_root: Path) -> Laid[Any]:
+    """The document with all that is laid over it; checked as far as it is one role's alone."""
+    from capyctl.config.host_settings import HOST
+    from capyctl.config.role_document import Given, read_role
+    from capyctl.config.server_settings import SERVER
+    from capyctl.config.settings import STANDALONE
+
+    roles: dict[str, Role[Any]] = {"standalone": STANDALONE, "server": SERVER, "host": HOST}
+    given = Given(
+        env=call.here.environ,
+        sets=call.options.set,
+        config_path=role_document(call, state_root, role),
+    )
+    return read_role(roles[role], state_root, given)

@@ -12,7 +12,7 @@ from capyctl.cli.call import Call
 from capyctl.cli.control_socket import SOCKET_NAME, ask_role
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.render import summary, table
-from capyctl.cli.role import explicit_config
+from capyctl.cli.role import kinds_of, role_document
 from capyctl.cli.variables import listed, pair_of
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ def list_registered(call: Call) -> int:
 def list_on_hosts(call: Call) -> int:
     """`list engines`"""
     state_root = call.state_root()
+    if "server" in kinds_of(state_root):
+        rows = _of_hosts(call)
+        call.show({"engines": rows}, table(_ON_HOSTS, [tuple(row.values()) for row in rows]))
+        return 0
     answer = ask_role(state_root, {"action": "list"})
     if answer is None:
         raise CommandFailed(
@@ -131,6 +135,30 @@ def list_on_hosts(call: Call) -> int:
     ]
     call.show({"engines": rows}, table(_ON_HOSTS, [tuple(row.values()) for row in rows]))
     return 0
+
+
+def _of_hosts(call: Call) -> list[dict[str, Any]]:
+    """What every host of a server publishes, as the server knows it."""
+    from capyctl.engines.installations import is_custom
+
+    client = call.client()
+    rows = []
+    for host in client.read("/hosts")["hosts"]:
+        for profile in host["profiles"]:
+            family, version = str(profile["family"]), str(profile["version"])
+            rows.append(
+                {
+                    "host": host["name"],
+                    "profile": profile["name"],
+                    "engine": family,
+                    "version": version,
+                    "custom": is_custom(family, version),
+                    "deep_park": profile.get("deep_park"),
+                    "state": PUBLISHED if host["state"] == "online" else host["state"],
+                    "deployments": [],
+                }
+            )
+    return rows
 
 
 def remove(call: Call) -> int:
@@ -194,7 +222,7 @@ def _profiles(answer: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _engines_file(call: Call) -> Path:
     from capyctl.engines.engines_file import engines_file_path
 
-    config = explicit_config(call)
+    config = role_document(call, call.state_root())
     return engines_file_path(None if config is None else str(config), call.here.environ)
 
 

@@ -103,9 +103,10 @@ class Stage:
     def connect(self) -> None:
         """Find the role's address and token. Raises CommandFailed."""
         text = (self.state_root / "run" / "management-address").read_text()
-        secrets = read_credentials(self.state_root)
+        secrets = read_credentials(self.state_root, "standalone")
         self._client = Client(
             Role(
+                kind="standalone",
                 state_root=self.state_root,
                 address=parse_address(text, "the demo's record"),
                 address_source="the demo's record",

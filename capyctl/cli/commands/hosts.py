@@ -1,0 +1,252 @@
+"""The machines of a server: invite, drain, revoke, list and inspect."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from capyctl.cli.call import Call
+from capyctl.cli.client import Client
+from capyctl.cli.failure import CommandFailed
+from capyctl.cli.journal import open_request
+from capyctl.cli.progress import Progress
+from capyctl.cli.render import MISSING, record, summary, table
+from capyctl.cli.sending import send_change
+from capyctl.client.requests import PREFIX
+
+Row = Mapping[str, Any]
+
+DRAIN_S_MAX = 960.0
+DRAIN_POLL_S = 0.5
+GIB = 1 << 30
+_LIST = (
+    "NAME", "STATE", "ELIGIBLE", "VERSION", "COMPATIBILITY", "MEMORY (FREE / TOTAL)", "ENGINES",
+)  # fmt: skip
+_SAID = {
+    "drain": "Draining {}: nothing is placed there, and what runs there is stopped",
+    "undrain": "{} is used again",
+    "revoke": "Revoked {}: its session is closed and its certificate is refused for ever",
+}
+
+
+def invite(call: Call) -> int:
+    """`invite host`"""
+    options = call.options
+    client = call.client()
+    path = Path(options.output).absolute()
+    intent = {"command": "invite host", "name": options.host, "recover": bool(options.recover)}
+    request = open_request(call, client.role, intent)
+    step = request.stored("invite")
+    if step is None:
+        fields: dict[str, Any] = {"name": options.host, "recover": bool(options.recover)}
+        if options.expires is not None:
+            fields["expires_in_ms"] = options.expires
+        step = request.record("invite", "POST", f"{PREFIX}/invitations", fields)
+    with _new_owner_file(path) as descriptor:
+        receipt = send_change(client, step)
+        document = receipt.pop("document", None)
+        if not isinstance(document, str):
+            raise CommandFailed(
+                "invalid_request",
+                "this invitation was answered before, and its secret is shown once only: invite "
+                "the host again",
+            )
+        os.write(descriptor, document.encode())
+        os.fsync(descriptor)
+    recover = " --recover" if options.recover else ""
+    call.show(
+        {**receipt, "join_file": str(path)},
+        summary(
+            f"Invited {options.host}",
+            [
+                ("Join file", path),
+                ("Good until", _at(receipt.get("expires_at_ms"))),
+                ("Then", f"on that machine: capyctl join host{recover} --join-file FILE"),
+            ],
+        ),
+    )
+    return 0
+
+
+def drain(call: Call) -> int:
+    """`drain host`"""
+    receipt, client = _act(call, "drain")
+    host = _host(client, str(receipt["host_id"]))
+    is_away = host["state"] not in ("online", "suspended")
+    stops = "done" if host.get("drained") else "pending" if is_away else "under_way"
+    if call.options.wait:
+        host = _wait_drained(call, client, host)
+        stops = "done"
+    value = {**receipt, "stops": stops, "instances": len(host["instances"])}
+    words = {
+        "pending": "pending: the host is away, and stops what it runs once it is back",
+        "under_way": f"under way: {_names(host)}",
+        "done": "done: nothing runs there",
+    }
+    call.show(
+        value,
+        summary(
+            _SAID["drain"].format(host["name"]),
+            [("Stops", words[stops]), ("Undo", f"capyctl undrain host {host['name']}")],
+        ),
+    )
+    return 0
+
+
+def undrain(call: Call) -> int:
+    """`undrain host`"""
+    receipt, _ = _act(call, "undrain")
+    call.show(receipt, summary(_SAID["undrain"].format(receipt["host_name"])))
+    return 0
+
+
+def revoke(call: Call) -> int:
+    """`revoke host`"""
+    receipt, client = _act(call, "revoke")
+    host = _host(client, str(receipt["host_id"]))
+    name = receipt["host_name"]
+    kept = len(host["instances"])
+    call.show(
+        {**receipt, "instances": kept},
+        summary(
+            _SAID["revoke"].format(name),
+            [
+                ("Still charged", f"{_names(host)}; its engines run on" if kept else None),
+                ("To take it back", f"capyctl invite host {name} --recover --output FILE"),
+            ],
+        ),
+    )
+    return 0
+
+
+def list_hosts(call: Call) -> int:
+    """`list hosts`"""
+    value = call.client().read("/hosts")
+    rows: list[Row] = value["hosts"]
+    lines = [table(_LIST, [_cells(row) for row in rows])] if rows else ["No host has joined yet"]
+    lines += [f"warning: {row['name']}: {text}" for row in rows for text in row["warnings"]]
+    call.show(value, "\n".join(lines))
+    return 0
+
+
+def inspect(call: Call) -> int:
+    """`inspect host`"""
+    host = _host(call.client(), call.options.host)
+    call.show(host, record(host))
+    return 0
+
+
+def _act(call: Call, action: str) -> tuple[dict[str, Any], Client]:
+    wanted = call.options.host
+    client = call.client()
+    request = open_request(call, client.role, {"command": f"{action} host", "target": wanted})
+    step = request.stored("action")
+    if step is None:
+        id = _host(client, wanted)["host_id"]
+        path = f"{PREFIX}/hosts/{id}/actions"
+        step = request.record("action", "POST", path, {"action": action})
+    return send_change(client, step), client
+
+
+def _host(client: Client, id_or_name: str) -> dict[str, Any]:
+    return client.read(f"/hosts/{quote(id_or_name, safe='')}")
+
+
+def _wait_drained(call: Call, client: Client, host: dict[str, Any]) -> dict[str, Any]:
+    """The host once nothing holds anything there.
+
+    Raises:
+        CommandFailed: ``deadline_exceeded`` after 960 s, or ``still_stopping`` when it is away.
+    """
+    here = call.here
+    until_ms = here.wall_ms() + round(DRAIN_S_MAX * 1000)
+    progress = Progress(here)
+    try:
+        while not host.get("drained"):
+            if here.wall_ms() >= until_ms:
+                raise CommandFailed(
+                    "deadline_exceeded",
+                    f"{host['name']} is not empty after {DRAIN_S_MAX:.0f} s: {_names(host)}. It "
+                    "goes on draining",
+                )
+            if host["state"] == "revoked" or host["state"] == "offline":
+                raise CommandFailed(
+                    "still_stopping",
+                    f"{host['name']} is {host['state']} and may still run {_names(host)}: the "
+                    "stops are pending until it is back",
+                )
+            progress.show(f"{host['name']} to be empty: {_names(host)}", until_ms)
+            here.sleep(DRAIN_POLL_S)
+            host = _host(client, str(host["host_id"]))
+    finally:
+        progress.end()
+    return host
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    reason = row.get("ineligible_reason")
+    return (
+        row["name"],
+        row["state"],
+        "yes" if row["eligible"] else f"no ({reason})" if reason else "no",
+        row.get("version"),
+        row.get("compatibility"),
+        ", ".join(_memory(domain) for domain in row["memory"]),
+        [profile["name"] for profile in row["profiles"]],
+    )
+
+
+def _memory(domain: Row) -> str:
+    """Free is what may still be charged, and is there as far as was seen."""
+    limit, charged = int(domain["managed_limit_bytes"]), int(domain["charged_bytes"])
+    available = domain.get("available_bytes")
+    room = max(0, limit - charged)
+    if available is not None:
+        room = min(room, int(available))
+    total = int(domain["total_bytes"])
+    return f"{domain['domain']} {room / GIB:.1f} / {total / GIB:.1f} GiB"
+
+
+def _names(host: Row) -> str:
+    found = [f"{one['name']}/{one['index']} {one['observed_state']}" for one in host["instances"]]
+    return ", ".join(found) or "nothing"
+
+
+def _at(milliseconds: object) -> str:
+    import datetime
+
+    try:
+        at = datetime.datetime.fromtimestamp(int(str(milliseconds)) / 1000, datetime.UTC)
+    except (ValueError, OverflowError):
+        return MISSING
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@contextlib.contextmanager
+def _new_owner_file(path: Path) -> Iterator[int]:
+    """A file that only its owner reads; it is not there any more when the block fails.
+
+    Raises:
+        CommandFailed: ``invalid_request``: it is there already; ``internal``: not writable.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileExistsError:
+        raise CommandFailed(
+            "invalid_request", f"{path} is there already; name another with --output"
+        ) from None
+    except OSError as problem:
+        raise CommandFailed("internal", f"{path}: {problem.strerror}") from problem
+    done = False
+    try:
+        yield descriptor
+        done = True
+    finally:
+        os.close(descriptor)
+        if not done:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""The listeners of a role that serves: bound before anything else, closed whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import attrs
+import trio
+
+from capyctl.api.serve import open_loopback
+from capyctl.config.owner_files import write_owner_file
+from capyctl.config.role_settings import Address, ServingSettings
+from capyctl.daemon.root import owner_folder
+from capyctl.dataplane.listener import bind
+
+
+@attrs.frozen(kw_only=True)
+class Bound:
+    """Where inference and management are served; nobody accepts on them yet."""
+
+    inference: socket.socket
+    management: list[trio.SocketListener]
+
+
+@contextlib.asynccontextmanager
+async def bound(settings: ServingSettings) -> AsyncIterator[Bound]:
+    """Both listeners; a start that fails before it serves closes what it has bound.
+
+    Raises:
+        OSError: an address cannot be had; it and its flag are named.
+    """
+    with contextlib.ExitStack() as opened:
+        with naming(settings.inference, "--listen"):
+            inference = bind(settings.inference.host, settings.inference.port)
+        opened.enter_context(inference)
+        with naming(settings.management, "--management-listen"):
+            listeners = await open_loopback(settings.management.host, settings.management.port)
+        for listener in listeners:
+            opened.callback(listener.socket.close)
+        yield Bound(inference=inference, management=listeners)
+
+
+@contextlib.contextmanager
+def naming(address: Address, setting: str) -> Iterator[None]:
+    """Give a listener's failure its address, which the system's message lacks."""
+    try:
+        yield
+    except OSError as problem:
+        where = f"cannot listen on {address} ({setting})"
+        raise OSError(problem.errno, problem.strerror or str(problem), where) from problem
+
+
+def address_of_socket(listening: socket.socket | trio.socket.SocketType) -> Address:
+    host, port = listening.getsockname()[:2]
+    return Address(host=host, port=port)
+
+
+def record_addresses(settings: ServingSettings, *, management: Address, inference: Address) -> None:
+    """Write where both listeners are, for commands and controllers. Blocks.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    run = owner_folder(settings.state_root / "run")
+    write_owner_file(run / "management-address", f"{management}\n")
+    suffix = "" if settings.inference_key_required else " (no key)"
+    write_owner_file(run / "inference-address", f"{inference}{suffix}\n")

@@ -1,0 +1,114 @@
+"""A role's process: its log, its state root, and the exit status of a start that is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from capyctl.config.owner_files import write_owner_file
+from capyctl.config.problems import InvalidDocument
+from capyctl.config.role_document import Given, Role, find_state_root, generate_document
+from capyctl.config.role_settings import RoleSettings
+from capyctl.daemon.clock import SystemClock
+from capyctl.daemon.detecting import MachineUnusable
+from capyctl.daemon.root import StateRootBusy, held_root, owner_folder
+from capyctl.store.errors import StoreFromNewerVersion, StoreUnusable
+from capyctl.telemetry.log import Log
+
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_UNSUPPORTED = 5
+EXIT_TOPOLOGY = 11
+EXIT_INTERNAL = 13
+EXIT_REVOKED = 14
+_EXITS = {
+    "unsupported_gpu_topology": EXIT_UNSUPPORTED,
+    "topology_unknown": EXIT_TOPOLOGY,
+    "store_from_newer_version": EXIT_UNSUPPORTED,
+    "host_revoked": EXIT_REVOKED,
+}
+
+
+class RoleRefused(Exception):
+    """The role cannot run, or not any more, and a restart would not help. ``code`` is stable."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) -> int:
+    """Run a role until it ends; the exit status.
+
+    ``log_format``: ``text``, ``json`` or None for text on a terminal.
+    """
+    as_json = None if log_format is None else log_format == "json"
+    log = Log(sys.stderr, role=kind, clock_wall_ms=SystemClock().wall_ms, as_json=as_json)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        serve(log)
+    except InvalidDocument as problem:
+        return _refused(log, problem.problem.code, str(problem))
+    except (RoleRefused, MachineUnusable) as problem:
+        return _refused(log, problem.code, str(problem))
+    except StoreFromNewerVersion as problem:
+        return _refused(log, "store_from_newer_version", str(problem))
+    except (StateRootBusy, StoreUnusable, ValueError) as problem:
+        return _refused(log, "invalid_config", str(problem))
+    except OSError as problem:
+        log.error("start_refused", message=_os_problem(problem))
+        return EXIT_INTERNAL
+    return EXIT_OK
+
+
+def given_by(flags: Mapping[str, str], sets: Sequence[str]) -> tuple[Path, Given]:
+    """The state root, and what a role of this process was started with.
+
+    Raises:
+        InvalidDocument: see `find_state_root`.
+    """
+    env = os.environ
+    stated = flags.get("--config") or env.get("CAPYCTL_CONFIG")
+    config_path = Path(stated).absolute() if stated else None
+    root = find_state_root(flags, env, config_path)
+    return root, Given(flags=flags, env=env, sets=sets, config_path=config_path)
+
+
+def keep_document(role: Role[Any], given: Given, settings: RoleSettings) -> None:
+    """Write the built-in document where the role was started without any. Blocks."""
+    if given.config_path is None and not settings.document_path.exists():
+        owner_folder(settings.state_root)
+        generate_document(role, settings.state_root)
+
+
+@contextlib.contextmanager
+def held_role(kind: str, settings: RoleSettings, given: Given) -> Iterator[None]:
+    """Hold the state root for this role alone, and say in it which one and by what document.
+
+    Raises:
+        StateRootBusy: another role holds it.
+        OSError: it cannot be made or written.
+    """
+    with held_root(settings.state_root):
+        run = owner_folder(settings.state_root / "run")
+        write_owner_file(run / "role", kind + "\n")
+        if given.config_path is None:
+            (run / "document").unlink(missing_ok=True)
+        else:
+            write_owner_file(run / "document", f"{given.config_path}\n")
+        yield
+
+
+def _refused(log: Log, code: str, message: str) -> int:
+    log.error("start_refused", code=code, message=message)
+    return _EXITS.get(code, EXIT_CONFIG)
+
+
+def _os_problem(problem: OSError) -> str:
+    where = f"{problem.filename}: " if problem.filename else ""
+    return f"{where}{problem.strerror or problem}"
