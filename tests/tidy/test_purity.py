@@ -24,7 +24,7 @@ print(len(names))
 """
 PURE = ("domain", "messages", "machines", "ledger", "gates")
 OUTSIDE = ("trio", "pydantic", "quart", "yaml", "msgspec", "httptools", "asyncio", "actors")
-HEAVY = ("trio", "quart", "pydantic", "yaml", "msgspec", "hypercorn", "asyncio")
+HEAVY = ("trio", "quart", "pydantic", "yaml", "msgspec", "hypercorn", "asyncio", "cryptography")
 
 
 def load(package: str, unwanted: tuple[str, ...]) -> int:
@@ -53,6 +53,20 @@ def test_the_command_starts_without_heavy_libraries():
     modules = [path for path in production_modules() if "capyctl/cli/" in path.as_posix()]
 
     assert load("capyctl.cli", HEAVY) == len(modules)
+
+
+@pytest.mark.slow
+def test_what_trusts_certificates_does_not_load_what_makes_them():
+    """Only making keys and certificates takes the large package; TLS does without."""
+    names = ("contexts", "peers", "handshake")
+    load_them = "import sys; " + "; ".join(f"import capyctl.link.{name}" for name in names)
+    found = subprocess.run(
+        [sys.executable, "-c", f"{load_them}; sys.exit('cryptography' in sys.modules)"],
+        cwd=ROOT,
+        check=False,
+    )
+
+    assert found.returncode == 0
 
 
 @pytest.mark.slow
