@@ -21,6 +21,7 @@ from capyctl.config.fields import (
 from capyctl.domain.units import parse_bytes
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):([0-9]{1,5})")
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?")
 _PERCENT = re.compile(r"(0|[1-9][0-9]{0,4})%")
 _GROWTH_MAX_PERCENT = 10_000
 
@@ -93,6 +94,13 @@ def _growth(value: object) -> object:
     raise bad_value("expected auto, off, a percentage up to 10000%, or a size")
 
 
+def check_origins(origins: list[str]) -> list[str]:
+    """As browsers send them, or ``*`` alone."""
+    if origins != ["*"] and not all(_ORIGIN.fullmatch(origin) for origin in origins):
+        raise bad_value("expected origins such as https://chat.example.org, or * alone")
+    return origins
+
+
 Amount = Annotated[str, BeforeValidator(_amount)]
 Growth = Annotated[str, BeforeValidator(_growth)]
 Drain = Annotated[Duration, Field(le=600)]
@@ -101,8 +109,10 @@ Drain = Annotated[Duration, Field(le=600)]
 class InferenceListener(Closed):
     bind: str = "0.0.0.0:8443"
     authentication: Literal["api_key", "none"] = "api_key"
+    allowed_origins: list[str] = Field(default_factory=list, max_length=100)
 
     _bind = field_validator("bind")(check_public)
+    _origins = field_validator("allowed_origins")(check_origins)
 
 
 class Switching(Closed):

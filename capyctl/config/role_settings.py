@@ -115,6 +115,8 @@ class ServingSettings(RoleSettings):
 
     inference: Address
     inference_key_required: bool
+    allowed_origins: tuple[str, ...]
+    """Whose pages may read answers in a browser; ``*`` for any, empty for none."""
     management: Address
     switching_drain_s: float
     ready_idle_s: float | None

@@ -75,6 +75,7 @@ def _settings(laid: Laid[ServerDocument], state_root: Path) -> ServerSettings:
         settings=laid.settings,
         inference=address_of(listeners.inference.bind),
         inference_key_required=needs_key(listeners.inference),
+        allowed_origins=tuple(listeners.inference.allowed_origins),
         management=address_of(listeners.management.bind),
         switching_drain_s=parsed.switching.drain_timeout,
         ready_idle_s=parsed.lifecycle_defaults.ready_idle_timeout,

@@ -106,6 +106,7 @@ def _settings(laid: Laid[StandaloneDocument], state_root: Path, given: Given) ->
         kv_default_bytes=host.local_engine.kv_cache,
         inference=address_of(inference.bind),
         inference_key_required=needs_key(inference),
+        allowed_origins=tuple(inference.allowed_origins),
         management=address_of(server.listeners.management.bind),
         switching_drain_s=server.switching.drain_timeout,
         ready_idle_s=server.lifecycle_defaults.ready_idle_timeout,

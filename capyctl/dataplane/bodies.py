@@ -22,6 +22,8 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _PART_NAME = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]*)"?', re.IGNORECASE)
+_HALF_A_PAIR = re.compile(rb"\\u[dD][89abAB]")
+_POSITION = re.compile(r"\(byte (\d{1,12})\)")
 _TRUE = frozenset({b"true", b"True", b"1"})
 
 
@@ -64,13 +66,39 @@ def read_json(body: Body) -> Asked:
     except msgspec.ValidationError:
         raise BadBody("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadBody(f"the body is not valid JSON: {error}") from None
+        raise BadBody(f"the body is not valid JSON: {_why_no_json(body, str(error))}") from None
     except RecursionError:
         raise BadBody("the body is nested too deeply") from None
     model = fields.model
     if not isinstance(model, str) or not model:
         raise BadBody("`model` must be a non-empty string", "model")
     return Asked(model, fields.stream is True, fields.cache_salt)
+
+
+def _why_no_json(body: Body, told: str) -> str:
+    """What is wrong with it, from what the decoder says."""
+    if not body.strip():
+        return "it is empty"
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "it begins with a byte order mark"
+    if "truncated" in told and _HALF_A_PAIR.search(body) is not None:
+        return "it ends in the middle of a value, or a \\u escape in it is half of a pair"
+    if "truncated" in told:
+        return "it ends in the middle of a value"
+    if "trailing" in told:
+        return "something follows the object"
+    if "UTF-8" in told:
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            return f"the byte 0x{body[error.start]:02x} at position {error.start} is not UTF-8"
+    found = _POSITION.search(told)
+    position = int(found.group(1)) if found is not None else len(body)
+    if "invalid character" in told and position < len(body):
+        byte = body[position]
+        shown = repr(chr(byte)) if 0x20 < byte < 0x7F else f"the byte 0x{byte:02x}"
+        return f"{shown} at position {position} does not belong there"
+    return told.removeprefix("JSON is malformed: ")
 
 
 def check_cache_salt(salt: object) -> None:

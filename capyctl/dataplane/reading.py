@@ -7,7 +7,9 @@ from capyctl.dataplane.framing import BrokenFraming, ChunkReader
 from capyctl.dataplane.head_cache import HeadCache
 from capyctl.dataplane.heads import HEAD_END, BadHead, RequestHead
 
-_STARTS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
+_STARTS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LINE_END = b"\r\n"
+"""Blank lines before a request are passed over."""
 
 
 class RequestReader:
@@ -113,10 +115,8 @@ class RequestReader:
 
     def _feed_head(self, data: bytes) -> None:
         known_count = len(self._rest)
-        buffer = self._rest + data if known_count else data
+        buffer = self._rest + data if known_count else data.lstrip(_LINE_END)
         end = buffer.find(HEAD_END, max(0, known_count - 3))
-        if end < 0 and buffer.startswith(b"\r\n"):
-            buffer = buffer.lstrip(b"\r\n")
         if end < 0:
             self._check_beginning(buffer)
             self._rest = buffer

@@ -67,6 +67,7 @@ def test_defaults(tmp_path):
     assert found.parked_idle_s is None
     assert found.memory.managed_limit is None
     assert not found.timing_header
+    assert found.allowed_origins == ()
     assert not found.request_metrics
     assert found.profiles == ()
     assert found.host
@@ -466,3 +467,17 @@ def test_where_engines_are_registered():
     assert find_engines_path(HOME, None) == Path("/home/me/.config/capyctl/engines.yaml")
     assert find_engines_path({"XDG_CONFIG_HOME": "/c"}, None) == Path("/c/capyctl/engines.yaml")
     assert find_engines_path(HOME, Path("/etc/capyctl/s.yaml")) == Path("/etc/capyctl/engines.yaml")
+
+
+@pytest.mark.parametrize("origins", ["['*']", "[https://chat.example.org, 'http://[::1]:3000']"])
+def test_origins_of_pages(tmp_path, origins):
+    text = f"server:\n  listeners: {{inference: {{allowed_origins: {origins}}}}}\n"
+    assert len(load(tmp_path, text).allowed_origins) == (1 if "*" in origins else 2)
+
+
+@pytest.mark.parametrize(
+    "origins", ["[chat.example.org]", "['*', https://a.example]", "[https://a.example/]", "[null]"]
+)
+def test_what_is_no_origin(tmp_path, origins):
+    text = f"server:\n  listeners: {{inference: {{allowed_origins: {origins}}}}}\n"
+    assert "allowed_origins" in str(refusal(tmp_path, text))

@@ -98,3 +98,24 @@ def test_fields_of_a_form(boundary):
 def test_forms_that_cannot_be_routed(content_type, body):
     with pytest.raises(BadBody):
         read_form(content_type, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"\xef\xbb\xbf{}", "it begins with a byte order mark"),
+        (b'{"model":"m"', "it ends in the middle of a value"),
+        (b'{"model":"m\\ud800"}', "half of a pair"),
+        (b'{"model":"m"} x', "something follows the object"),
+        (b'{"model":"a\xff"}', "the byte 0xff at position 11 is not UTF-8"),
+        (b'{"model":"a\x01"}', "the byte 0x01 at position 11 does not belong there"),
+        (b'{"model":"m","a":NaN}', "'N' at position 17 does not belong there"),
+        (b"{'model':1}", "object keys must be strings"),
+    ],
+)
+def test_a_body_that_is_no_json_is_told_what_is_wrong_with_it(body, why):
+    with pytest.raises(BadBody) as refused:
+        read_json(bytearray(body))
+    assert why in refused.value.message

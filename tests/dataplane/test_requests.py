@@ -206,6 +206,7 @@ async def test_expect_with_a_wrong_key_is_refused_before_the_body():
         (b"GET / HTTP/1.1\n\n", 400),
         (b"GET / HTTP/2.0\r\n\r\n", 400),
         (b"NOPE / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", 400),
         (post(b"abc", headers=("Transfer-Encoding: chunked", "Content-Length: 3")), 400),
         (post(b"abc", headers=("Transfer-Encoding: gzip, chunked",)), 400),
         (post(b"abc", headers=("Content-Length: 3",)), 400),
@@ -254,8 +255,8 @@ async def test_connection_close_and_upgrades():
 async def test_blank_lines_between_requests_are_passed_over():
     async with world(OK) as plane:
         client = await plane.client()
-        for _ in range(2):
-            await client.send(b"\r\n" + post(BODY))
+        for blank in (b"\r\n", b"\r\n\r\n", b"\r\n" * 5, b"\n"):
+            await client.send(blank + post(BODY))
             assert (await client.answer()).status == 200
         await client.close()
 
