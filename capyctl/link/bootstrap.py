@@ -46,6 +46,9 @@ class Bootstrap:
         redeem: Redeem,
         *,
         log: Callable[[str, str], None] = lambda _address, _why: None,
+        connections_max: int = CONNECTIONS_MAX,
+        per_s_max: float = CONNECTIONS_PER_S_MAX,
+        exchange_s_max: float = EXCHANGE_S_MAX,
     ) -> None:
         """
         Args:
@@ -56,20 +59,22 @@ class Bootstrap:
         self._context = context
         self._redeem = redeem
         self._log = log
+        self._connections_max = connections_max
+        self._exchange_s_max = exchange_s_max
         self._open_count = 0
-        self._rate = _Rate(CONNECTIONS_PER_S_MAX)
+        self._rate = Rate(per_s_max)
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Cancelling closes the listeners and every connection."""
         await trio.serve_listeners(self._connection, list(listeners))
 
     async def _connection(self, raw: trio.SocketStream) -> None:
-        if self._open_count >= CONNECTIONS_MAX or not self._rate.take(trio.current_time()):
+        if self._open_count >= self._connections_max or not self._rate.take(trio.current_time()):
             await trio.aclose_forcefully(raw)
             return
         self._open_count += 1
         try:
-            with trio.move_on_after(EXCHANGE_S_MAX):
+            with trio.move_on_after(self._exchange_s_max):
                 await self._converse(raw)
         finally:
             self._open_count -= 1
@@ -178,7 +183,7 @@ class _Exchange:
             await self._tls.send_all(data)
 
 
-class _Rate:
+class Rate:
     """Tokens that come back with time; a second's worth may be taken at once."""
 
     def __init__(self, per_s: float) -> None:
@@ -187,6 +192,7 @@ class _Rate:
         self._at_s: float | None = None
 
     def take(self, now_s: float) -> bool:
+        """Whether there was one."""
         if self._at_s is not None:
             self._left = min(self._per_s, self._left + (now_s - self._at_s) * self._per_s)
         self._at_s = now_s

@@ -141,6 +141,7 @@ async def serving(folder: Path, *, port: int = 0) -> AsyncIterator[Server]:
             clock=clock,
             ids=IDS,
             issued=stored.certificates,
+            log=log.append,
         )
         store.listen(enrolment.on_committed)
 

@@ -19,6 +19,8 @@ from capyctl.link.peers import peer_host_id, refusal, revoked
 from tests.link.enrolling import MINUTE_MS, changed, joined, serving
 from tests.link.trust import meet
 
+pytestmark = pytest.mark.slow
+
 
 async def refused(code, machine, file, name="gpu-1", *, recovers=False):
     with pytest.raises(JoinRefused) as found:
