@@ -10,6 +10,8 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import trio
+
 from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
 from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.ids import HostId
@@ -40,6 +42,7 @@ class Authority:
         self._dir = identity_dir
         self._signer = signer
         self._revoked = revoked
+        self._wanted = revoked
         self._contexts: ServerContexts | None = None
         self.server_id = signer.server_id
         self.certificate_pem = signer.certificate_pem
@@ -84,14 +87,14 @@ class Authority:
 
         Raises:
             OSError: the list cannot be written. They are refused by what is stored of the host
-                all the same, and the next call writes them again.
+                all the same, and the next call writes them, too.
         """
-        wanted = self._revoked | frozenset(serials)
-        if wanted == self._revoked:
+        self._wanted |= frozenset(serials)
+        if self._wanted == self._revoked:
             return
-        write_owner_file(self._dir / "revoked.pem", self._signer.revocation_list(wanted))
+        write_owner_file(self._dir / "revoked.pem", self._signer.revocation_list(self._wanted))
         self._refresh()
-        self._revoked = wanted
+        self._revoked = self._wanted
 
     def keep_current(self, names: Sequence[str], now_ms: int) -> bool:
         """Make the server another certificate where it is due, or ``names`` are others.
@@ -187,3 +190,21 @@ def _read(path: Path, bytes_max: int) -> str | None:
         return None
     except UnicodeDecodeError as problem:
         raise BadCertificate(f"{path} is damaged") from problem
+
+
+async def keep_certificate_current(
+    authority: Authority,
+    names: Sequence[str],
+    *,
+    wall_ms: Callable[[], int],
+    log: Callable[[str], None],
+    every_s: float = 3600.0,
+) -> None:
+    """`Authority.keep_current` every hour, until cancelled; ``log`` is told what came of it."""
+    while True:
+        await trio.sleep(every_s)
+        try:
+            if authority.keep_current(names, wall_ms()):
+                log("the server has another certificate; connections go on")
+        except OSError as problem:
+            log(f"the server's certificate is due and could not be renewed: {problem}")
