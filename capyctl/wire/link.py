@@ -34,7 +34,9 @@ class FrameTooLarge(Exception):
 
 
 class Frame(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
 
 
 # -- from the host ------------------------------------------------------------------------------
@@ -65,6 +67,8 @@ class Synced(Frame):
 
 
 class Progress(Frame):
+    """How far a download is: twice a second at most, and left out where it cannot be sent."""
+
     kind: Literal["progress"] = "progress"
     id: Ulid
     bytes_done: Figure
@@ -73,7 +77,7 @@ class Progress(Frame):
 
 
 class Result(Frame):
-    """A call has ended well. It is kept until the server has it: see `Ack`."""
+    """A call has ended well. The host keeps this until the server has it."""
 
     kind: Literal["result"] = "result"
     id: Ulid
@@ -115,7 +119,7 @@ class Heartbeat(Frame):
 
     kind: Literal["heartbeat"] = "heartbeat"
     seen: Figure = 0
-    """Number of the last `Watch` that had come before the host looked at its engines."""
+    """Number of the last `watch` that had come before the host looked at its engines."""
     memory: MemoryFigures | None = None
     engines: dict[str, EngineFigures] = Field(default_factory=dict, max_length=1024)
     """Per launch, of those that the server watches."""
@@ -132,12 +136,15 @@ class Published(Frame):
 
 
 class Welcome(Frame):
+    """The host may stay; `sync` follows."""
+
     kind: Literal["welcome"] = "welcome"
     protocol: Figure
     version: Name
     incarnation: Ulid
     """One for each process of the server. With a new one, calls of the former are dropped."""
     compatibility: Name
+    """What a host of its release is used for: `domain.hosts.Compatibility`."""
     heartbeat_s: Annotated[float, Field(gt=0.0, le=60.0)]
     silent_s: Annotated[float, Field(gt=0.0, le=3600.0)]
     """A host that hears nothing for this long dials again."""

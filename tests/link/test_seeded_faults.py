@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections import Counter
 
@@ -35,6 +36,7 @@ class History:
         self.ended_count = 0
         self.launches_count = 0
         self.calm = False
+        self.servers_began_at = [0]
         self.server_lives = trio.CancelScope()
         self.server_up = trio.Event()
         self.server_up.set()
@@ -147,6 +149,7 @@ class History:
         self.rig.kill_server()
         self.server_lives.cancel()
         await trio.sleep(self.chance.uniform(0, 3))
+        self.servers_began_at.append(len(self.rig.events.told))
         self.rig.start_server()
         self.server_up.set()
 
@@ -163,10 +166,13 @@ class History:
                 assert begun_count <= most, f"{method} of {about} began {begun_count} times"
 
     def check_news(self) -> None:
-        """Suspended and lost come in this order, once each, between two times online."""
+        """In one server's life, suspended and lost come in this order between times online."""
+        for first, last in itertools.pairwise([*self.servers_began_at, None]):
+            self.check_life([name.split()[0] for name in self.rig.events.names[first:last]])
+
+    def check_life(self, words: list[str]) -> None:
         state = "nothing"
-        for name in self.rig.events.names:
-            word = name.split()[0]
+        for word in words:
             assert (state, word) not in (
                 ("suspended", "suspended"),
                 ("lost", "suspended"),
