@@ -69,8 +69,10 @@ class LinkServer:
     version: str
     """Of capyctl here."""
     silence: m.Silence = attrs.field(factory=m.Silence)
+    heartbeat_s: float = HEARTBEAT_S
     routes: Routes
     log: Callable[..., None]
+    look_s: float = LOOK_S
     hosts: dict[HostId, Host] = attrs.field(init=False, factory=dict)
     """Those that can be asked for something. Hosts are added as they come, and kept."""
     incarnation: str = attrs.field(init=False)
@@ -111,7 +113,7 @@ class LinkServer:
             now_s = trio.current_time()
             for host, place in list(self._places.items()):
                 self.advance(host, place, m.Looked(now_s))
-            await trio.sleep(LOOK_S)
+            await trio.sleep(self.look_s)
 
     def advance(self, host: HostId, place: Place, event: m.LinkEvent) -> None:
         """Take one event, and do what follows from it."""
@@ -233,7 +235,7 @@ class _Visit:
                 version=server.version,
                 incarnation=server.incarnation,
                 compatibility=compatibility.value,
-                heartbeat_s=HEARTBEAT_S,
+                heartbeat_s=server.heartbeat_s,
                 silent_s=server.silence.suspend_after_s,
             )
         )
@@ -256,7 +258,7 @@ class _Visit:
         until_s = trio.current_time() + SYNC_S
         while self.synced or trio.current_time() < until_s:
             session.post_beat(place.remote.watch())
-            await trio.sleep(HEARTBEAT_S)
+            await trio.sleep(self.server.heartbeat_s)
         session.close(f"the host did not answer the sync within {SYNC_S:g} s")
 
     def _take(

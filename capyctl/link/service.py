@@ -96,6 +96,11 @@ class HostService:
         """Calls that the server has not seen the end of."""
         return len(self._calls)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of answers that the server has not acknowledged."""
+        return self._kept_bytes
+
     # -- sessions ---------------------------------------------------------------------------
 
     def meet(self, incarnation: str) -> None:
