@@ -11,9 +11,10 @@ import trio
 from capyctl.domain.launches import LaunchRecord
 from capyctl.link.channel import Channel
 from capyctl.link.looking import Looking
+from capyctl.link.renewal import Renewing
 from capyctl.link.service import HostService
 from capyctl.link.session import Session
-from capyctl.machines.link import CAPABILITIES, PROTOCOL, redial_pause_s
+from capyctl.machines.link import PROTOCOL, redial_pause_s
 from capyctl.wire.link import (
     Ack,
     BadFrame,
@@ -21,6 +22,7 @@ from capyctl.wire.link import (
     Cancel,
     Hello,
     Refused,
+    Renewed,
     ServerFrame,
     Sync,
     Watch,
@@ -68,6 +70,7 @@ class _Visit:
     version: str
     log: Callable[..., None]
     changed: Callable[[str | None], None]
+    renewing: Renewing | None
     agreed: bool = False
     refused: Refused | None = None
 
@@ -78,7 +81,7 @@ class _Visit:
             Hello(
                 protocol=PROTOCOL,
                 version=self.version,
-                capabilities=list(CAPABILITIES),
+                capabilities=list(published.capabilities),
                 epoch=service.epoch,
                 publication=to_wire(published),
             )
@@ -98,6 +101,8 @@ class _Visit:
             service.attach(session, published)
             self.agreed = True
             self.changed(None)
+            if self.renewing is not None:
+                session.start_soon(self.renewing.run, session.post)
             await session.listen(
                 lambda frame: self._take(session, looking, frame), silent_s=welcome.silent_s
             )
@@ -135,6 +140,8 @@ class _Visit:
                 looking.watch = frame
             case Refused():
                 self._sent_away(session, frame)
+            case Renewed() if self.renewing is not None:
+                self.renewing.take(frame)
             case _:
                 raise BadFrame(f"{frame.kind} in a session that is agreed")
 
@@ -150,9 +157,10 @@ async def host_session(
     version: str,
     log: Callable[..., None],
     changed: Callable[[str | None], None] = lambda _: None,
+    renewing: Renewing | None = None,
 ) -> Parting:
     """Lead one session over ``channel``, which is closed afterwards. Calls outlive it."""
-    visit = _Visit(service, version, log, changed)
+    visit = _Visit(service, version, log, changed, renewing)
     session = Session(channel, read_server_frame)
     why = await session.converse(visit.lead)
     return Parting(why=why, agreed=visit.agreed, refused=visit.refused)
@@ -170,6 +178,8 @@ class Dialler:
     log: Callable[..., None]
     changed: Callable[[str | None], None] = attrs.field(default=lambda _: None)
     """Told None when a session is agreed, and in a few words why there is none any more."""
+    renewing: Renewing | None = None
+    """Keeps this host's certificate current; None where the link needs none."""
     _told: str | None = None
 
     async def run(self) -> Refused:
@@ -201,6 +211,7 @@ class Dialler:
                     version=self.version,
                     log=self.log,
                     changed=self.changed,
+                    renewing=self.renewing,
                 )
         except DialFailed as failed:
             refused = None

@@ -16,6 +16,7 @@ from capyctl.domain.ids import HostId
 from capyctl.link.channel import Channel
 from capyctl.link.peers import record_refusal
 from capyctl.link.remote import RemoteHost, Routes
+from capyctl.link.renewal import RenewHostCertificate, answer_renewal, renews_none
 from capyctl.link.session import Session
 from capyctl.machines import link as m
 from capyctl.machines.table import Step
@@ -28,6 +29,7 @@ from capyctl.wire.link import (
     Progress,
     Published,
     Refused,
+    Renew,
     Result,
     Sync,
     Synced,
@@ -73,6 +75,8 @@ class LinkServer:
     routes: Routes
     log: Callable[..., None]
     look_s: float = LOOK_S
+    renew: RenewHostCertificate = renews_none
+    """Gives a host that asks for it another certificate."""
     hosts: dict[HostId, Host] = attrs.field(init=False, factory=dict)
     """Those that can be asked for something. Hosts are added as they come, and kept."""
     incarnation: str = attrs.field(init=False)
@@ -176,6 +180,7 @@ class _Visit:
     host: HostId
     number: int
     synced: bool = False
+    renewing: bool = False
 
     async def lead(self, session: Session[HostFrame]) -> None:
         hello = await session.receive(within_s=GREETING_S)
@@ -281,5 +286,12 @@ class _Visit:
             case Published() if self.synced:
                 remote.publication = from_wire(HostPublication, frame.publication)
                 server.tell_online(self.host, place, fresh=False)
+            case Renew() if self.synced and not self.renewing:
+                self.renewing = True
+                session.start_soon(self._renew, session, frame)
             case _:
                 raise BadFrame(f"{frame.kind} out of place")
+
+    async def _renew(self, session: Session[HostFrame], asked: Renew) -> None:
+        session.post(await answer_renewal(self.server.renew, self.host, asked))
+        self.renewing = False

@@ -132,6 +132,16 @@ class Published(Frame):
     publication: dict[str, Any]
 
 
+class Renew(Frame):
+    """The host wants another certificate: a third of its present one's time is over."""
+
+    kind: Literal["renew"] = "renew"
+    request: Annotated[str, Field(max_length=8192)]
+    """A signing request for a fresh key, in PEM."""
+    in_use: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the certificate that it shows now; that one stays valid."""
+
+
 # -- from the server ----------------------------------------------------------------------------
 
 
@@ -200,8 +210,18 @@ class Watch(Frame):
     launches: list[Name] = Field(max_length=1024)
 
 
-HostFrame: TypeAlias = Hello | Synced | Progress | Result | Error | Heartbeat | Published
-ServerFrame: TypeAlias = Welcome | Refused | Sync | Call | Cancel | Ack | Watch
+class Renewed(Frame):
+    """The answer to `renew`."""
+
+    kind: Literal["renewed"] = "renewed"
+    certificate: Annotated[str, Field(max_length=8192)] | None = None
+    """PEM; null when the host is to go on with what it has."""
+    why: Detail = ""
+    """Then: why, and what to do."""
+
+
+HostFrame: TypeAlias = Hello | Synced | Progress | Result | Error | Heartbeat | Published | Renew
+ServerFrame: TypeAlias = Welcome | Refused | Sync | Call | Cancel | Ack | Watch | Renewed
 HOST_FRAMES: tuple[type[Frame], ...] = (
     Hello,
     Synced,
@@ -210,8 +230,18 @@ HOST_FRAMES: tuple[type[Frame], ...] = (
     Error,
     Heartbeat,
     Published,
+    Renew,
 )
-SERVER_FRAMES: tuple[type[Frame], ...] = (Welcome, Refused, Sync, Call, Cancel, Ack, Watch)
+SERVER_FRAMES: tuple[type[Frame], ...] = (
+    Welcome,
+    Refused,
+    Sync,
+    Call,
+    Cancel,
+    Ack,
+    Watch,
+    Renewed,
+)
 
 F = TypeVar("F")
 _HOST: TypeAdapter[HostFrame] = TypeAdapter(Annotated[HostFrame, Field(discriminator="kind")])

@@ -26,6 +26,7 @@ FROM_HOST = (
         engines={"L": w.EngineFigures(age_s=0.0, running=1, waiting=0, kv_usage_ratio=0.5)},
     ),
     w.Published(publication={}),
+    w.Renew(request="-----BEGIN", in_use="0" * 64),
 )
 FROM_SERVER = (
     w.Welcome(
@@ -42,6 +43,7 @@ FROM_SERVER = (
     w.Cancel(id=ID),
     w.Ack(id=ID),
     w.Watch(number=4, launches=["L"]),
+    w.Renewed(certificate="-----BEGIN"),
 )
 
 
