@@ -18,22 +18,23 @@ from capyctl.machines.deployment import Deployment
 from capyctl.messages.instance import StartOrder
 
 
-def named(spec: DeploymentSpec, record: HostRecord) -> bool:
-    """Whether the document lets it run there, by name or id; labels are another question."""
+def named_hosts(spec: DeploymentSpec, hosts: Iterable[HostRecord]) -> tuple[HostRecord, ...]:
+    """Machines that the document names, or all, where they are enrolled and have connected once."""
     allowed = spec.allowed_hosts
-    return not allowed or record.id in allowed or record.name in allowed
-
-
-def allowed_hosts(spec: DeploymentSpec, hosts: Iterable[HostRecord]) -> tuple[HostRecord, ...]:
-    """Machines that may run it and have connected at least once, by id."""
     found = (
         record
         for record in hosts
         if record.state is HostState.ENROLLED
         and record.publication is not None
-        and named(spec, record)
+        and (not allowed or record.id in allowed or record.name in allowed)
     )
     return tuple(sorted(found, key=lambda record: record.id))
+
+
+def is_selected(spec: DeploymentSpec, record: HostRecord) -> bool:
+    """Whether its labels are those that the document asks for."""
+    labels = {} if record.publication is None else record.publication.labels
+    return all(labels.get(key) == value for key, value in spec.selector.items())
 
 
 def fits_of(deployment: Deployment) -> dict[HostId, ResolvedSpec]:

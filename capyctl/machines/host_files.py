@@ -24,7 +24,7 @@ from capyctl.domain.ids import HostId
 from capyctl.domain.specs import HostRefusal, ResolvedSpec
 from capyctl.machines.checkpoint import DIAGNOSTICS
 from capyctl.machines.deployment import Deployment
-from capyctl.machines.fitting import allowed_hosts, fits_of, with_fit
+from capyctl.machines.fitting import fits_of, is_selected, named_hosts, with_fit
 
 Fit = Callable[[CheckpointFacts], ResolvedSpec]
 UNUSABLE = "checkpoint_unusable"
@@ -37,17 +37,28 @@ def hosts_looked_at(
 ) -> Deployment:
     """The deployment as the machines are now: those that may run it have their files measured.
 
-    1. One that may not run it (any more) is left out.
+    1. One that may not run it (any more), by name or labels, is left out.
     2. One that may is to be measured.
     3. One that was measured is fitted again where it could not be, or its cards are others. Else
     it keeps the engine that it was accepted with.
     """
-    allowed = {record.id: record for record in allowed_hosts(deployment.spec, hosts.values())}
+    spec = deployment.spec
+    known = named_hosts(spec, hosts.values())
+    allowed = {record.id: record for record in known if is_selected(spec, record)}
     kept = {HostId(f.host): f for f in deployment.checkpoint.hosts if HostId(f.host) in allowed}
     after = deployment
     for host in [h for h in fits_of(deployment) if h not in allowed]:
         after = with_fit(after, host, None)
-    refused = tuple(r for r in after.refused if r.host in allowed)
+    others = tuple(
+        HostRefusal(
+            host=record.id,
+            diagnostic="selector_mismatch",
+            detail=f"{record.name}: its labels do not match placement.selector",
+        )
+        for record in known
+        if record.id not in allowed
+    )
+    refused = (*(r for r in after.refused if r.host in allowed), *others)
     after = _with_files(attrs.evolve(after, refused=refused), kept.values())
     for host, record in allowed.items():
         if host not in kept:
