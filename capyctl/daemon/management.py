@@ -10,7 +10,9 @@ import attrs
 import trio
 
 from actors import ActorGone, AskTimedOut, MailboxFull, Ref, ask
+from capyctl.contracts.hosts import CapabilityMissing
 from capyctl.contracts.management import CursorExpired, Invite
+from capyctl.control.sessions import SessionState
 from capyctl.control.surroundings import World
 from capyctl.daemon.hosts_view import HostsView
 from capyctl.daemon.load import LoadView
@@ -19,8 +21,9 @@ from capyctl.domain.errors import Refused
 from capyctl.domain.events import Event, Receipt
 from capyctl.domain.hosts import Invitation
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
-from capyctl.domain.specs import DeploymentSpec
+from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.deployment import Deployment
+from capyctl.machines.fitting import fits_of
 from capyctl.messages.catalogue import Create
 from capyctl.messages.deployment import Act, Replace
 from capyctl.messages.hosts import ActOnHost, InviteHost
@@ -181,12 +184,12 @@ class DaemonManagement:
         deployment = self._found(id_or_name)
         document = json.loads(deployment.spec.document)
         entry = self.fragments.deployment(deployment.id)
-        rendered = _engine_view(deployment)
+        fits = fits_of(deployment)
         hosts = [
             {
                 "host_id": host["host_id"],
                 "outcome": host["outcome"],
-                "effective": rendered,
+                "effective": _engine_view(fits.get(host["host_id"])),
                 "diagnostic": host.get("diagnostic"),
             }
             for host in entry["hosts"]
@@ -223,11 +226,15 @@ class DaemonManagement:
         one = self.fragments.instance(InstanceId(deployment, instance))
         if one is None or one.launch is None or one.held is None:
             raise Refused("not_found", f"Instance {instance} does not run")
-        host = self.world.hosts[HostId(one.held.candidate.host)]
+        host_id = HostId(one.held.candidate.host)
+        if self.world.sessions.state(host_id) is not SessionState.ONLINE:
+            raise Refused("observation_stale", "Its host is offline; ask again once it is back")
         try:
-            tail = await host.log_tail(one.launch, bytes_max=kib * 1024)
+            tail = await self.world.hosts[host_id].log_tail(one.launch, bytes_max=kib * 1024)
         except PermissionError as raw:
             raise Refused("forbidden", "The log is unfiltered and is not served") from raw
+        except CapabilityMissing as missing:
+            raise Refused("unsupported_capability", str(missing)) from missing
         if tail is None:
             raise Refused("not_found", f"Instance {instance} has no log")
         text, truncated = tail
@@ -253,8 +260,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _engine_view(deployment: Deployment) -> dict[str, Any] | None:
-    resolved = deployment.resolved
+def _engine_view(resolved: ResolvedSpec | None) -> dict[str, Any] | None:
     if resolved is None:
         return None
     engine = resolved.engine

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from capyctl.domain.checkpoints import DigestState, SourceRecord
 from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.specs import Windows
 from capyctl.ledger.windows import derive_windows
@@ -123,7 +124,7 @@ def render_deployment(parts: Parts) -> dict[str, Any]:
             _instance(one, shown[one.id.index], parts, retiring=one in live)
             for one in (*picture.active, *live)
         ],
-        "hosts": [_host(deployment)],
+        "hosts": _hosts(deployment),
         "timeouts": _timeouts(deployment),
     }
     entry.update(memory_of(deployment, picture))
@@ -174,12 +175,21 @@ def _checkpoint(deployment: Deployment, picture: Picture) -> dict[str, Any]:
 
 
 def _sources(deployment: Deployment, picture: Picture) -> dict[str, Any]:
-    record = source_of(deployment, host=_host_id(deployment, picture) or "")
-    if record is None or deployment.spec.source is None:
+    source = deployment.spec.source
+    if source is None:
         return {}
+    several = deployment.checkpoint.hosts
+    records = [f.source or SourceRecord(host=f.host) for f in several]
+    if not several:
+        only = source_of(deployment, host=_host_id(deployment, picture) or "")
+        records = [] if only is None else [only]
+    return {"model_sources": [_source(record, source.key) for record in records]}
+
+
+def _source(record: SourceRecord, key: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "host_id": record.host,
-        "source_key": deployment.spec.source.key,
+        "source_key": key,
         "state": record.state.value,
         "bytes_done": record.bytes_done,
         "bytes_total": record.bytes_total,
@@ -188,10 +198,13 @@ def _sources(deployment: Deployment, picture: Picture) -> dict[str, Any]:
         row["reason"] = _safe(record.reason)
     if record.terminal:
         row["terminal"] = True
-    return {"model_sources": [row]}
+    return row
 
 
 def _host_id(deployment: Deployment, picture: Picture) -> str | None:
+    """The machine whose files count: of several, the one that was measured first."""
+    if deployment.checkpoint.hosts:
+        return deployment.checkpoint.host
     if deployment.resolved is not None and deployment.resolved.candidates:
         return str(deployment.resolved.candidates[0].host)
     for one in picture.active:
@@ -226,7 +239,24 @@ def _instance(one: Instance, shown: str, parts: Parts, *, retiring: bool) -> dic
     return entry
 
 
-def _host(deployment: Deployment) -> dict[str, Any]:
+def _hosts(deployment: Deployment) -> list[dict[str, Any]]:
+    """One machine, or each of several that may run it and what it comes to there."""
+    files = deployment.checkpoint.hosts
+    if not files and not deployment.refused:
+        return [_only_host(deployment)]
+    rows = {f.host: {"host_id": f.host, "outcome": "resolved"} for f in files}
+    for f in files:
+        if f.state in (DigestState.MISMATCH, DigestState.UNUSABLE):
+            rows[f.host]["outcome"] = "refused"
+        if f.diagnostic is not None:
+            rows[f.host]["diagnostic"] = f.diagnostic
+    for one in deployment.refused:
+        row = {"host_id": one.host, "outcome": "refused", "diagnostic": one.diagnostic}
+        rows[one.host] = row
+    return [rows[host] for host in sorted(rows)]
+
+
+def _only_host(deployment: Deployment) -> dict[str, Any]:
     resolved = deployment.resolved
     if resolved is None or not resolved.candidates:
         allowed = deployment.spec.allowed_hosts
