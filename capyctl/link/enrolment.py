@@ -22,6 +22,7 @@ from capyctl.link.certificates import BadCertificate, check_request
 from capyctl.link.invitations import (
     SECRET_BYTES,
     JoinRefused,
+    RenewalRefused,
     ServerAddresses,
     check_redemption,
     invite_again,
@@ -46,10 +47,6 @@ class HostBook(Protocol):
 
     @property
     def invitations(self) -> Mapping[str, Invitation]: ...
-
-
-class RenewalRefused(Exception):
-    """The host keeps the certificate it has. The text says what to do."""
 
 
 class Enrolment:
@@ -125,7 +122,7 @@ class Enrolment:
                 return self._again(invitation, key_digest)
             return await self._let_in(invitation, asked, key_digest)
 
-    async def renew(self, request_pem: str, host: HostId, *, in_use: str) -> str:
+    async def renew(self, request_pem: str, host: HostId, in_use: str) -> str:
         """Another certificate for an enrolled host; the one it has stays valid, so nothing breaks.
 
         A key that asks again, because the answer was lost, gets the same certificate.

@@ -48,6 +48,10 @@ class JoinRefused(Exception):
         self.message = message
 
 
+class RenewalRefused(Exception):
+    """The host keeps the certificate it has. The text says what to do."""
+
+
 @attrs.frozen(kw_only=True)
 class ServerAddresses:
     """What hosts dial, as ``https://<name or address>:<port>``."""

@@ -39,13 +39,14 @@ class HostRenewal:
     tls: HostTls
     wall_ms: Callable[[], int]
     log: Callable[..., None]
+    every_s: float = LOOK_S
 
     async def run(self, post: Callable[[Renew], None]) -> None:
         while True:
             if self.tls.renewal_is_due(self.wall_ms()):
                 in_use = self.tls.identity.shown.fingerprint
                 post(Renew(request=self.tls.renewal_request(), in_use=in_use))
-            await trio.sleep(LOOK_S)
+            await trio.sleep(self.every_s)
 
     def take(self, answer: Renewed) -> None:
         if answer.certificate is None:

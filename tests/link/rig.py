@@ -45,6 +45,7 @@ class Rig:
         self.network = True
         self.version = VERSION
         self.publication = PUBLICATION
+        self.renewing = None
         self.sent_away = None
         self.service: HostService | None = None
         self.processes_count = 0
@@ -132,6 +133,7 @@ class Rig:
                     chance=self.chance.random,
                     log=self.log,
                     changed=self.changes.append,
+                    renewing=self.renewing,
                 )
                 self.sent_away = await dialler.run()
 

@@ -9,8 +9,9 @@ from capyctl.contracts.store import Change
 from capyctl.domain.hosts import HostState
 from capyctl.link.certificates import new_key, request_pem
 from capyctl.link.contexts import HostContexts, server_tls_name
-from capyctl.link.enrolment import RENEWAL_PAUSE_MS, VALID_MAX, RenewalRefused
+from capyctl.link.enrolment import RENEWAL_PAUSE_MS, VALID_MAX
 from capyctl.link.identity import HostTls
+from capyctl.link.invitations import RenewalRefused
 from capyctl.link.peers import refusal, revoked
 from tests.link.enrolling import joined, serving
 from tests.link.trust import meet
@@ -27,7 +28,7 @@ async def renewed(server, tls) -> None:
     """Over a connection that was made with the certificate it has."""
     server.clock.off_ms += RENEWAL_PAUSE_MS
     in_use = tls.identity.shown.fingerprint
-    pem = await server.enrolment.renew(tls.renewal_request(), tls.identity.host, in_use=in_use)
+    pem = await server.enrolment.renew(tls.renewal_request(), tls.identity.host, in_use)
     tls.renewed(pem)
 
 
@@ -73,7 +74,7 @@ async def test_the_certificate_that_a_host_asks_with_stays_valid_however_often_a
 
         for _ in range(10):
             server.clock.off_ms += RENEWAL_PAUSE_MS
-            await server.enrolment.renew(request_pem(new_key()), host, in_use=in_use)
+            await server.enrolment.renew(request_pem(new_key()), host, in_use)
 
         record = server.owner.hosts[host]
         assert in_use in record.certificates
@@ -86,8 +87,8 @@ async def test_the_same_key_asking_again_gets_the_same_certificate(tmp_path):
         server.clock.off_ms += RENEWAL_PAUSE_MS
         in_use, host = tls.identity.shown.fingerprint, tls.identity.host
 
-        first = await server.enrolment.renew(tls.renewal_request(), host, in_use=in_use)
-        again = await server.enrolment.renew(tls.renewal_request(), host, in_use=in_use)
+        first = await server.enrolment.renew(tls.renewal_request(), host, in_use)
+        again = await server.enrolment.renew(tls.renewal_request(), host, in_use)
 
         assert again == first
         assert len((await server.store.load()).certificates) == 2
@@ -101,21 +102,21 @@ async def test_a_renewal_is_refused_where_it_makes_no_sense(tmp_path):
         in_use = one.shown.fingerprint
 
         with pytest.raises(RenewalRefused, match="3600 s after that"):
-            await renew(request_pem(new_key()), one.host, in_use=in_use)
+            await renew(request_pem(new_key()), one.host, in_use)
         server.clock.off_ms += RENEWAL_PAUSE_MS
         with pytest.raises(RenewalRefused, match="superseded"):
-            await renew(request_pem(new_key()), one.host, in_use=two.shown.fingerprint)
+            await renew(request_pem(new_key()), one.host, two.shown.fingerprint)
         with pytest.raises(RenewalRefused, match="cannot be read"):
-            await renew("garbage", one.host, in_use=in_use)
+            await renew("garbage", one.host, in_use)
         key = new_key()
-        await renew(request_pem(key), two.host, in_use=two.shown.fingerprint)
+        await renew(request_pem(key), two.host, two.shown.fingerprint)
         with pytest.raises(RenewalRefused, match="fresh one"):
-            await renew(request_pem(key), one.host, in_use=in_use)
+            await renew(request_pem(key), one.host, in_use)
         await server.revoke(one.host)
         with pytest.raises(RenewalRefused, match="not enrolled"):
-            await renew(request_pem(new_key()), one.host, in_use=in_use)
+            await renew(request_pem(new_key()), one.host, in_use)
         with pytest.raises(RenewalRefused, match="not enrolled"):
-            await renew(request_pem(new_key()), "0" * 26, in_use=in_use)
+            await renew(request_pem(new_key()), "0" * 26, in_use)
 
 
 async def test_every_certificate_a_revoked_host_ever_had_is_refused_once_that_is_stored(tmp_path):
