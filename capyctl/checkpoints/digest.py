@@ -104,7 +104,10 @@ class LocalCheckpoints:
             weights_file=contents.weights_file,
             attention=contents.attention,
             attention_refused=contents.attention_refused,
+            hybrid=contents.hybrid,
             model_type=contents.model_type,
+            quantization=contents.quantization,
+            template=contents.template,
             stat_identity=tuple((file.name, *file.identity) for file in found.files),
             provenance="fetched" if fetched else "measured",
         )

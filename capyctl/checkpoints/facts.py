@@ -6,13 +6,13 @@ import os
 
 import attrs
 
-from capyctl.checkpoints import gguf, safetensors
+from capyctl.checkpoints import gguf, hybrids, safetensors, templates
 from capyctl.checkpoints.gguf_files import GgufChoice, UnclearModel, choose_gguf
 from capyctl.checkpoints.headers import HeaderError
 from capyctl.checkpoints.model_files import ModelFile, ModelFiles
 from capyctl.checkpoints.segments import open_same
 from capyctl.contracts.checkpoints import Unmeasurable
-from capyctl.domain.checkpoints import AttentionShape
+from capyctl.domain.checkpoints import AttentionShape, HybridShape, TemplateMarks
 
 _INDEX = "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth")
@@ -27,7 +27,10 @@ class Contents:
     weights_file: str | None = None
     attention: AttentionShape | None = None
     attention_refused: str | None = None
+    hybrid: HybridShape | None = None
     model_type: str | None = None
+    quantization: str | None = None
+    template: TemplateMarks | None = None
 
 
 def read_contents(found: ModelFiles, weights_file: str | None) -> Contents:
@@ -99,11 +102,12 @@ def _safetensors(found: ModelFiles, names: tuple[str, ...]) -> Contents:
         except HeaderError as error:
             weights_bytes += file.size_bytes
             troubles.append(f"{name}: {error}")
-    attention, model_type = None, None
+    attention, hybrid, model_type, quantization = None, None, None, None
     try:
         config = _read_json(found, "config.json")
-        kind = config.get("model_type")
-        model_type = kind if isinstance(kind, str) else None
+        model_type = safetensors.model_type_of(config)
+        quantization = safetensors.quantization_of(config)
+        hybrid = None if troubles else hybrids.hybrid_of(config)
         attention = safetensors.attention_of(config)
     except HeaderError as error:
         troubles.append(str(error))
@@ -112,8 +116,29 @@ def _safetensors(found: ModelFiles, names: tuple[str, ...]) -> Contents:
         weights_bytes=weights_bytes,
         attention=None if troubles else attention,
         attention_refused="; ".join(troubles) or None,
+        hybrid=hybrid,
         model_type=model_type,
+        quantization=quantization,
+        template=_template(found),
     )
+
+
+def _template(found: ModelFiles) -> TemplateMarks | None:
+    """What is written in the first file that holds a chat template; None where none does."""
+    for name in templates.FILES:
+        text = _read_text(found, name)
+        if text is None:
+            continue
+        config: dict[str, object] = {}
+        if name.endswith(".json"):
+            try:
+                config = safetensors.read_json(text, name)
+            except HeaderError:
+                continue
+        template = templates.template_in(name, text.decode(errors="replace"), config)
+        if template is not None:
+            return templates.marks_of(template)
+    return None
 
 
 def _loaded_names(
@@ -143,17 +168,24 @@ def _tensor_bytes(file: ModelFile) -> int:
 
 
 def _read_json(found: ModelFiles, name: str) -> dict[str, object]:
+    text = _read_text(found, name)
+    if text is None:
+        raise HeaderError(f"there is no {name}")
+    if len(text) > safetensors.CONFIG_BYTES_MAX:
+        raise HeaderError(f"{name} is larger than {safetensors.CONFIG_BYTES_MAX} bytes")
+    return safetensors.read_json(text, name)
+
+
+def _read_text(found: ModelFiles, name: str) -> bytes | None:
+    """A file's content, one byte beyond the bound at most; None where there is no such file."""
     file = found.named(name)
     if file is None:
-        raise HeaderError(f"there is no {name}")
-    if file.size_bytes > safetensors.CONFIG_BYTES_MAX:
-        raise HeaderError(f"{name} is larger than {safetensors.CONFIG_BYTES_MAX} bytes")
+        return None
     with open(open_same(file), "rb") as opened:
         try:
-            text = opened.read(safetensors.CONFIG_BYTES_MAX)
+            return opened.read(safetensors.CONFIG_BYTES_MAX + 1)
         except OSError as error:
             raise _io_error(file, error) from error
-    return safetensors.read_json(text, name)
 
 
 def _io_error(file: ModelFile, error: OSError) -> Unmeasurable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
@@ -84,6 +85,27 @@ def read_json(text: bytes, what: str) -> dict[str, Any]:
     return found
 
 
+def model_type_of(config: Mapping[str, Any]) -> str | None:
+    """`model_type`, or what the first of `architectures` stands for."""
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind:
+        return kind
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if not isinstance(name, str):
+        return None
+    stem = re.sub(r"(For[A-Z]\w*|Model|LMHeadModel)$", "", name)
+    parts = re.findall(r"[A-Z]?[a-z]+\d*(?:_\d+)?|[A-Z]+(?![a-z])\d*(?:_\d+)?|\d+", stem)
+    return "_".join(part.lower() for part in parts) or None
+
+
+def quantization_of(config: Mapping[str, Any]) -> str | None:
+    """The method that `quantization_config` names."""
+    stated = config.get("quantization_config")
+    method = stated.get("quant_method") if isinstance(stated, dict) else None
+    return method if isinstance(method, str) and method else None
+
+
 def attention_of(config: Mapping[str, Any]) -> AttentionShape:
     """Attention shape from a ``config.json`` (its ``text_config`` where it has one).
 
@@ -95,13 +117,21 @@ def attention_of(config: Mapping[str, Any]) -> AttentionShape:
     why = _refused(shape)
     if why is not None:
         raise HeaderError(f"{shape.get('model_type') or 'the model'} {why}")
-    layers = _count(shape, "num_hidden_layers", LAYERS_MAX)
-    heads = _count(shape, "num_attention_heads", COUNT_MAX)
-    kv_heads = _count(shape, "num_key_value_heads", COUNT_MAX, heads)
+    return plain_layers(shape, count_of(shape, "num_hidden_layers", LAYERS_MAX))
+
+
+def plain_layers(shape: Mapping[str, Any], layers: int) -> AttentionShape:
+    """So many layers of the plain attention that a configuration describes.
+
+    Raises:
+        HeaderError: a number is missing.
+    """
+    heads = count_of(shape, "num_attention_heads", COUNT_MAX)
+    kv_heads = count_of(shape, "num_key_value_heads", COUNT_MAX, heads)
     head_dim = shape.get("head_dim")
     if head_dim is None:
-        head_dim = _count(shape, "hidden_size", COUNT_MAX) // heads
-    length = _count({"head_dim": head_dim}, "head_dim", COUNT_MAX)
+        head_dim = count_of(shape, "hidden_size", COUNT_MAX) // heads
+    length = count_of({"head_dim": head_dim}, "head_dim", COUNT_MAX)
     context = shape.get("max_position_embeddings")
     return AttentionShape(
         layers_kv=((kv_heads, length, length),) * layers,
@@ -141,7 +171,12 @@ def _refused(shape: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _count(shape: Mapping[str, Any], key: str, count_max: int, default: int | None = None) -> int:
+def count_of(shape: Mapping[str, Any], key: str, count_max: int, default: int | None = None) -> int:
+    """A whole number of a configuration, from 1 to ``count_max``.
+
+    Raises:
+        HeaderError: it is missing, or something else.
+    """
     found: object = shape.get(key)
     found = default if found is None else found
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= count_max:

@@ -15,6 +15,7 @@ from capyctl.config.deployment import (
     WAKE_MIN_S,
     DeploymentDocument,
 )
+from capyctl.config.drafts import check_draft
 from capyctl.config.engine_config import refused_field
 from capyctl.config.problems import InvalidDocument, ProblemClass, invalid, unsupported
 from capyctl.config.publication import find_profile
@@ -94,6 +95,7 @@ def complete_deployment(
     profile = find_profile(parsed, profiles, host=defaults.host)
     files = materialise(parsed.model, document, models_root, defaults.sources)
     _check_engine(parsed, profile, checks)
+    check_draft(parsed, profile)
     _check_routes(parsed, profile)
     _check_residency(parsed, profile)
     deadline_s = _deadline_s(parsed, profile, defaults)
@@ -108,6 +110,7 @@ def complete_deployment(
         instances=parsed.instances,
         model_path=files.path,
         task=ModelTask(parsed.engine_config.task),
+        draft_path=files.draft_path,
         source=files.source,
         expected_digest=parsed.model.expected_digest,
         residency=Residency(parsed.residency) if parsed.residency else None,

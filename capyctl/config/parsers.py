@@ -1,4 +1,4 @@
-"""Tool and reasoning parsers that fit a model's family, where the document leaves the choice."""
+"""Tool and reasoning parsers that fit a model, where the document leaves the choice."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import attrs
 
 from capyctl.config.engine_config import EngineConfig
 from capyctl.config.problems import ProblemClass, invalid
+from capyctl.domain.checkpoints import CheckpointFacts, TemplateMarks, ToolStyle
 
-_BY_MODEL = {
-    "vllm": {
-        "qwen3": ("hermes", "qwen3"),
-        "qwen3_moe": ("hermes", "qwen3"),
-        "qwen3_5": ("qwen3_coder", "qwen3"),
-        "qwen3_5_moe": ("qwen3_coder", "qwen3"),
-    },
-    "sglang": {
-        "qwen3": ("qwen25", "qwen3"),
-        "qwen3_moe": ("qwen25", "qwen3"),
-        "qwen3_5": ("qwen3_coder", "qwen3"),
-        "qwen3_5_moe": ("qwen3_coder", "qwen3"),
-    },
+_MODELS = frozenset({"qwen3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"})
+_TOOLS = {
+    ("vllm", ToolStyle.JSON): "hermes",
+    ("sglang", ToolStyle.JSON): "qwen25",
+    ("vllm", ToolStyle.FUNCTION): "qwen3_coder",
+    ("sglang", ToolStyle.FUNCTION): "qwen3_coder",
 }
+_REASONING = "qwen3"
 _KINDS = (("tool_call_parser", "--tool-call-parser"), ("reasoning_parser", "--reasoning-parser"))
+_TEXTUAL = ("generate", "transcribe")
 
 
 @attrs.frozen(kw_only=True)
@@ -30,16 +26,16 @@ class Parser:
 
     name: str | None
     source: str
-    """``declared``, ``off``, ``extra_args``, ``host_fixed``, ``model_family``,
-    ``unknown_family`` or, before the model was measured, ``on_host``."""
+    """``declared``, ``off``, ``extra_args``, ``host_fixed``; ``model_family`` where the template
+    of a known family decided, ``unsupported`` where it has no use for one, ``unknown_family``
+    also without a template, and ``on_host`` before the model was measured."""
 
 
 def choose_parsers(
     family: str,
     settings: EngineConfig,
     *,
-    model_type: str | None,
-    measured: bool,
+    facts: CheckpointFacts | None,
     profile_args: tuple[str, ...],
 ) -> dict[str, Parser]:
     """`tool_call_parser` and `reasoning_parser` of a vLLM or SGLang deployment.
@@ -47,12 +43,11 @@ def choose_parsers(
     Raises:
         Refused: ``invalid_config`` where a parser is stated as a field and as an argument.
     """
-    if family not in _BY_MODEL:
+    if family not in ("vllm", "sglang"):
         return {}
     block = settings.vllm if family == "vllm" else settings.sglang
-    known = _BY_MODEL[family].get(model_type or "")
     chosen: dict[str, Parser] = {}
-    for position, (field, option) in enumerate(_KINDS):
+    for field, option in _KINDS:
         stated = getattr(block, field) if block is not None else "auto"
         given = _given(option, settings.extra_args, profile_args)
         if given is not None and stated != "auto":
@@ -63,11 +58,27 @@ def choose_parsers(
         elif stated != "auto":
             off = stated == "none"
             chosen[field] = Parser(name=None if off else stated, source=_stated(off))
-        elif known is not None:
-            chosen[field] = Parser(name=known[position], source="model_family")
         else:
-            chosen[field] = Parser(name=None, source="unknown_family" if measured else "on_host")
+            chosen[field] = _fitting(family, field, settings.task, facts)
     return chosen
+
+
+def _fitting(family: str, field: str, task: str, facts: CheckpointFacts | None) -> Parser:
+    """By the model's family and what its template says."""
+    if task not in _TEXTUAL:
+        return Parser(name=None, source="unsupported")
+    if facts is None:
+        return Parser(name=None, source="on_host")
+    if facts.model_type not in _MODELS or facts.template is None:
+        return Parser(name=None, source="unknown_family")
+    name = _by_template(family, field, facts.template)
+    return Parser(name=name, source="unsupported" if name is None else "model_family")
+
+
+def _by_template(family: str, field: str, template: TemplateMarks) -> str | None:
+    if field == "reasoning_parser":
+        return _REASONING if template.thinks else None
+    return None if template.tools is None else _TOOLS[family, template.tools]
 
 
 def _stated(off: bool) -> str:

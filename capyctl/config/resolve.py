@@ -10,15 +10,18 @@ import attrs
 
 from capyctl.config.check import check
 from capyctl.config.deployment import DeploymentDocument
+from capyctl.config.drafts import speculation_of
 from capyctl.config.engine_config import EngineConfig
-from capyctl.config.parsers import choose_parsers, spelled
+from capyctl.config.parking import check_parking
+from capyctl.config.parsers import choose_parsers
 from capyctl.config.problems import InvalidDocument, unsupported
+from capyctl.config.requesting import sizing_request
 from capyctl.domain.checkpoints import CheckpointFacts
 from capyctl.domain.devices import MachineShape, Profile
 from capyctl.domain.errors import Refused
-from capyctl.domain.ids import GpuId
 from capyctl.domain.specs import (
     Candidate,
+    ChosenParser,
     DeploymentSpec,
     EngineSettings,
     Residency,
@@ -31,29 +34,8 @@ from capyctl.ledger.sizing_request import Place, Sized, SizingRequest, Unresolva
 
 LOCAL_UNIFIED_CACHE_BYTES = 16 * GIB
 _OTHER_CODES = frozenset({"invalid_config", "missing_system_allocation"})
-_UNCOUNTABLE_OPTIONS = frozenset(
-    {
-        "--override-tensor",
-        "--cpu-moe",
-        "--n-cpu-moe",
-        "--n-cpu-ffn",
-        "--no-kv-offload",
-        "--mlock",
-        "--model-draft",
-        "--spec-draft-model",
-    }
-)
 _LATE_FIELDS = frozenset({"context_length", "max_concurrent_requests", "task"})
 """Fields that `EngineSettings` has attributes for."""
-
-
-@attrs.frozen(kw_only=True)
-class Resolution:
-    """A resolved deployment, and what the views tell of how it came about."""
-
-    spec: ResolvedSpec
-    notes: tuple[str, ...]
-    parser_sources: tuple[tuple[str, str], ...]
 
 
 def resolve(
@@ -76,62 +58,37 @@ def resolve(
         Refused: ``checkpoint_unusable``, ``unsupported_capability`` or ``invalid_config``, with
             figures; the message has the exact reason (``host_backed_unavailable`` …).
     """
-    return explain(
-        spec,
-        profile=profile,
-        machine=machine,
-        facts=facts,
-        env=env,
-        kv_default_bytes=kv_default_bytes,
-    ).spec
-
-
-def explain(
-    spec: DeploymentSpec,
-    *,
-    profile: Profile,
-    machine: MachineShape,
-    facts: CheckpointFacts | None,
-    env: Mapping[str, str] | None = None,
-    kv_default_bytes: int | None = None,
-) -> Resolution:
-    """As `resolve`, with notes and the sources of the chosen parsers."""
     document = _document(spec)
     settings = document.engine_config
     if facts is not None:
         _check_files(spec, settings, facts)
-    request = _request(spec, document, profile, facts)
+    request = sizing_request(spec, document, profile, facts)
     if profile.source == "document":
         request = attrs.evolve(request, kv_default_bytes=_local_cache(kv_default_bytes, machine))
     found = size(request, machine)
     if isinstance(found, Unresolvable):
         raise _refusal(found)
-    if found.residency is not Residency.RESTART_ONLY:
-        _check_parking(spec, settings)
-    parsers = choose_parsers(
-        spec.family,
-        settings,
-        model_type=facts.model_type if facts is not None else None,
-        measured=facts is not None,
-        profile_args=profile.args,
-    )
+    speculation = speculation_of(spec.family, (*profile.args, *settings.extra_args))
+    check_parking(found.residency, settings, profile, facts, speculation)
+    parsers = choose_parsers(spec.family, settings, facts=facts, profile_args=profile.args)
     typed = _typed(spec, settings, found)
     for field, parser in parsers.items():
         typed.pop(f"{spec.family}.{field}", None)
         if parser.name is not None:
             typed[f"{spec.family}.{field}"] = parser.name
-    resolved = ResolvedSpec(
+    return ResolvedSpec(
         residency=found.residency,
         engine=_engine(spec, settings, profile, facts, found, typed, env),
         candidates=tuple(_candidate(machine, place, request) for place in found.places),
         windows=found.windows,
         weights_bytes=facts.weights_bytes if facts is not None else None,
         provisional=found.provisional,
-    )
-    return Resolution(
-        spec=resolved,
+        parsers=tuple(
+            ChosenParser(field=field, name=parser.name, source=parser.source)
+            for field, parser in parsers.items()
+        ),
         notes=found.notes,
-        parser_sources=tuple((field, parser.source) for field, parser in parsers.items()),
+        running_limit=found.running_limit,
     )
 
 
@@ -158,17 +115,6 @@ def _refusal(found: Unresolvable) -> Refused:
     return Refused("unsupported_capability", f"{found.token} at `{found.path}`: {found.detail}")
 
 
-def _check_parking(spec: DeploymentSpec, settings: EngineConfig) -> None:
-    """Quantisations that SGLang cannot reload after a park."""
-    modelopt = (settings.quantization or "").startswith("modelopt")
-    if spec.family == "sglang" and modelopt and not _speculates(settings.extra_args):
-        raise Refused(
-            "unsupported_capability",
-            "capability_missing:deep_park at `engine_config.quantization`: such weights cannot "
-            "be parked; deploy them with residency restart_only",
-        )
-
-
 def _check_files(spec: DeploymentSpec, settings: EngineConfig, facts: CheckpointFacts) -> None:
     """There are weights, and llama.cpp knows which file to load."""
     if facts.weights_bytes == 0:
@@ -178,82 +124,6 @@ def _check_files(spec: DeploymentSpec, settings: EngineConfig, facts: Checkpoint
     if spec.family == "llamacpp" and facts.weights_file is None and not named:
         why = facts.attention_refused or "no .gguf file was found; llama.cpp loads no other format"
         raise Refused("checkpoint_unusable", f"`engine_config.llamacpp.gguf_file`: {why}")
-
-
-def _request(
-    spec: DeploymentSpec,
-    document: DeploymentDocument,
-    profile: Profile,
-    facts: CheckpointFacts | None,
-) -> SizingRequest:
-    settings, memory = document.engine_config, document.engine_config.memory
-    arguments = (*profile.args, *settings.extra_args)
-    vllm, sglang = settings.vllm, settings.sglang
-    return SizingRequest(
-        family=spec.family,
-        residency=spec.residency,
-        profile_parks=profile.deep_park,
-        weights_bytes=facts.weights_bytes if facts is not None else None,
-        attention=facts.attention if facts is not None else None,
-        attention_refused=facts.attention_refused if facts is not None else None,
-        model_type=facts.model_type if facts is not None else None,
-        kv_cache_bytes=memory.kv_cache,
-        request_bytes=memory.request,
-        startup_bytes=memory.startup,
-        context_length=settings.context_length,
-        concurrency=settings.max_concurrent_requests,
-        dtype=settings.dtype,
-        kv_cache_dtype=settings.kv_cache_dtype,
-        block_tokens=(vllm.block_size_tokens if vllm is not None else None) or 16,
-        pool_tokens=sglang.max_total_tokens if sglang is not None else None,
-        loader=vllm.safetensors_load_strategy if vllm is not None else None,
-        captures_graphs=settings.cuda_graphs is not False,
-        speculative=_speculates(arguments),
-        pads_values=not _flash_attention(arguments),
-        uncountable=_uncountable(settings, arguments),
-        resources=document.resources.declared() if document.resources is not None else None,
-        gpu=_gpu(document),
-        request_deadline_s=spec.request_deadline_s,
-        initialize_s=spec.initialize_s,
-        wake_s=spec.wake_s,
-    )
-
-
-def _gpu(document: DeploymentDocument) -> GpuId | None:
-    named = {device.id for device in document.devices if device.id is not None}
-    if document.resources is not None:
-        named |= document.resources.device_ids()
-    return GpuId(named.pop()) if named else None
-
-
-def _speculates(arguments: tuple[str, ...] | list[str]) -> bool:
-    return any(spelled(token) == "--speculative-algorithm" for token in arguments)
-
-
-def _flash_attention(arguments: tuple[str, ...]) -> bool:
-    pairs = _with_next(arguments)
-    return any(spelled(name) == "--flash-attn" and value == "on" for name, value in pairs)
-
-
-def _with_next(arguments: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Each token and the one after it, which may be its value."""
-    return list(zip(arguments, (*arguments, "")[1:], strict=True))
-
-
-def _uncountable(settings: EngineConfig, arguments: tuple[str, ...]) -> str | None:
-    """A llama.cpp setting that moves weights or cache where they are not counted."""
-    if settings.llamacpp is not None:
-        if settings.llamacpp.n_gpu_layers != "all":
-            return "only some layers are on the GPU"
-        if settings.llamacpp.mmproj_file is not None:
-            return "a projector's memory is not counted"
-    for token, value in _with_next(arguments):
-        name = spelled(token)
-        drafts = name == "--spec-type" and value.startswith("draft")
-        locks = name == "--load-mode" and value == "mlock"
-        if name in _UNCOUNTABLE_OPTIONS or drafts or locks:
-            return f"{name} is given"
-    return None
 
 
 # Engine settings
@@ -284,6 +154,8 @@ def _engine(
         profile_args=profile.args,
         extra_args=tuple(settings.extra_args),
         env=_merged(profile, settings) if env is None else env,
+        draft_path=spec.draft_path,
+        kept_bytes=found.kept_bytes,
         parks=found.residency is not Residency.RESTART_ONLY,
         direct=profile.source == "simulated",
         build_fingerprint=profile.build_fingerprint,
@@ -331,6 +203,8 @@ def _typed(
         typed["vllm.safetensors_load_strategy"] = found.loader
     if found.pool_tokens is not None:
         typed["sglang.max_total_tokens"] = found.pool_tokens
+    if found.state_slots is not None:
+        typed["sglang.max_mamba_cache_size"] = found.state_slots
     if found.static_pool_bytes is not None:
         typed["sglang.static_pool_bytes"] = found.static_pool_bytes
     return typed

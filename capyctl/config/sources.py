@@ -16,6 +16,7 @@ from capyctl.config.model_source import (
     HuggingfaceSource,
     LocalSource,
     Model,
+    ModelFiles,
     absolute_path,
     split_reference,
 )
@@ -50,6 +51,7 @@ class Files:
 
     path: str
     source: RemoteSource | None = None
+    draft_path: str | None = None
 
 
 def materialise(
@@ -69,19 +71,31 @@ def materialise(
     if len(stated) > 1:
         path = "model.hf" if "hf" in stated else "model.source"
         raise invalid(ProblemClass.CONFLICT, path, f"{' and '.join(stated)} are stated")
-    if model.draft is not None:
-        raise unsupported(
-            "model.draft",
-            "files of a draft model are not counted in this release; use a draft inside the "
-            "model's directory, or none",
-        )
+    draft = None if model.draft is None else _draft(model.draft, models_root)
     if model.path is not None:
-        return Files(path=_check_folder(absolute_path(model.path, models_root), models_root, short))
+        path = _check_folder(absolute_path(model.path, models_root), models_root, short)
+        return Files(path=path, draft_path=draft)
     if isinstance(model.source, LocalSource):
-        return Files(path=absolute_path(model.source.path, models_root))
+        return Files(path=absolute_path(model.source.path, models_root), draft_path=draft)
     source = _remote(model, policy)
     root = absolute_path(policy.root or ".", models_root)
-    return Files(path=posixpath.join(root, source.key), source=source)
+    return Files(path=posixpath.join(root, source.key), source=source, draft_path=draft)
+
+
+def _draft(draft: ModelFiles, models_root: str) -> str:
+    """Absolute path of a draft model, which must be on the machine."""
+    stated = [name for name in ("path", "hf", "source") if getattr(draft, name) is not None]
+    if len(stated) != 1:
+        raise invalid(ProblemClass.MISSING, "model.draft", "state its path")
+    if draft.path is not None:
+        return absolute_path(draft.path, models_root)
+    if isinstance(draft.source, LocalSource):
+        return absolute_path(draft.source.path, models_root)
+    raise unsupported(
+        "model.draft",
+        "a draft model is not fetched: download its files (huggingface-cli download) and state "
+        "their path",
+    )
 
 
 def _check_folder(path: str, models_root: str, short: bool) -> str:

@@ -150,6 +150,8 @@ class CheckpointFacts:
     hybrid: HybridShape | None = None
     """In place of `attention` where the layers are of two kinds."""
     model_type: str | None = None
+    quantization: str | None = None
+    """How the files say that they are quantised."""
     template: TemplateMarks | None = None
     """None: there is no chat template."""
     draft: DraftFacts | None = None

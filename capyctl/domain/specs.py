@@ -43,6 +43,15 @@ class Phase(enum.Enum):
     WAKE = "wake"
 
 
+class Strategy(enum.Enum):
+    """`placement.strategy`: which of several hosts an instance goes to."""
+
+    SPREAD = "spread"
+    """Where fewest of its deployment are, then where most room is left."""
+    PACK = "pack"
+    """Where most of its deployment are, then where least room is left."""
+
+
 Charges = Mapping[DomainName, int]
 """Bytes per memory domain. A domain that is not named is charged nothing."""
 
@@ -85,6 +94,8 @@ class Candidate:
     startup: StartupSource = StartupSource.DERIVED
     declared: bool = False
     """The document states all five phases: measurements change none of them."""
+    exclusive: bool = False
+    """Its device may run nothing else meanwhile; what is parked does not run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +192,11 @@ class DeploymentSpec:
     warm: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Empty: every host."""
+    selector: Mapping[str, str] = attrs.field(factory=dict)
+    """Labels that a host must have, with these values."""
+    strategy: Strategy = Strategy.SPREAD
+    max_per_host: int | None = None
+    """Most instances on one host; None: any number."""
     request_deadline_s: float
     initialize_s: float | None = None
     wake_s: float | None = None
@@ -197,6 +213,17 @@ class DeploymentSpec:
 
 
 @attrs.frozen(kw_only=True)
+class ChosenParser:
+    """A parser of the engine's, and why it is this one."""
+
+    field: str
+    """``tool_call_parser`` or ``reasoning_parser``."""
+    name: str | None
+    """None: none is rendered by capyctl."""
+    source: str
+
+
+@attrs.frozen(kw_only=True)
 class ResolvedSpec:
     """A deployment fitted to the machines that may run it."""
 
@@ -207,6 +234,11 @@ class ResolvedSpec:
     weights_bytes: int | None
     provisional: bool
     """True while the figures do not rest on measured weights."""
+    parsers: tuple[ChosenParser, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What people should know of the context: a length that does not fit, a size nobody knows."""
+    running_limit: int | None = None
+    """Requests at once that the state cache leaves room for, where that is a limit."""
     model_path: str | None = None
     """Where the files are on the machine, absolute; None: where the specification says."""
 

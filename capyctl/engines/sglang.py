@@ -94,6 +94,8 @@ class Sglang:
         ours += _typed_options(order)
         if engine.task in (ModelTask.EMBED, ModelTask.RERANK):
             ours.append("--is-embedding")
+        if engine.draft_path is not None:
+            ours += ["--speculative-draft-model-path", engine.draft_path]
         ours += _parking(order)
         ours += _parsers(order)
         argv = entry_command(order, self.surroundings, ENTRY, ours=ours, verb=("serve",))
@@ -160,6 +162,9 @@ class Sglang:
             options += ["--mem-fraction-static", self._static_share(order, int(pool_bytes))]
         if "sglang.max_total_tokens" in engine.typed:
             options += ["--max-total-tokens", str(engine.typed["sglang.max_total_tokens"])]
+        if "sglang.max_mamba_cache_size" in engine.typed:
+            slots = engine.typed["sglang.max_mamba_cache_size"]
+            options += ["--max-mamba-cache-size", str(slots)]
         if engine.concurrency is not None:
             options += ["--max-running-requests", str(engine.concurrency)]
         if "sglang.chunked_prefill_size" in engine.typed:
@@ -195,6 +200,8 @@ class Sglang:
         if order.engine.parks:
             # Whoever asks for its health while it is parked must not make it generate a token.
             env["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
+            # With graphs registered, NCCL hangs on memory that the saver has taken away.
+            env["NCCL_GRAPH_REGISTER"] = "0"
         return env
 
 

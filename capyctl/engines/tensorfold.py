@@ -83,7 +83,7 @@ class Tensorfold:
         ours += ["--context", str(engine.context_length)]
         if not names_option(self.name, theirs, "parallel"):
             ours += ["--parallel", str(engine.concurrency or PARALLEL_DEFAULT)]
-        ours += _drafter(theirs)
+        ours += _drafter(theirs, engine.draft_path)
         ours += _typed_options(order)
         argv = (*ours, *theirs)
         check_rendered_once(self.name, argv, ours=len(ours))
@@ -155,11 +155,11 @@ async def _running_by_health(caller: Caller) -> int:
     return max(count, 1 if words.get("busy") is True else 0)
 
 
-def _drafter(theirs: tuple[str, ...]) -> list[str]:
+def _drafter(theirs: tuple[str, ...], draft_path: str | None) -> list[str]:
     """Drafting is off unless somebody says otherwise.
 
     Raises:
-        ValueError: somebody says both.
+        ValueError: somebody says it twice.
     """
     drafter = names_option("tensorfold", theirs, "drafter")
     # The canonical name of --no-drafts has lost its `no-`.
@@ -168,7 +168,11 @@ def _drafter(theirs: tuple[str, ...]) -> list[str]:
         raise ValueError(
             "engine_config.extra_args: --drafter and --no-drafts contradict each other"
         )
-    return [] if drafter or without else ["--drafter", "none"]
+    if draft_path is None:
+        return [] if drafter or without else ["--drafter", "none"]
+    if drafter or without:
+        raise ValueError("model.draft: --drafter or --no-drafts is given too")
+    return ["--drafter", draft_path]
 
 
 def _typed_options(order: LaunchOrder) -> list[str]:

@@ -17,7 +17,7 @@ from capyctl.contracts.engines import (
 )
 from capyctl.domain.devices import EngineSample
 from capyctl.domain.launches import LaunchOrder
-from capyctl.domain.specs import ModelTask
+from capyctl.domain.specs import ModelTask, Residency
 from capyctl.engines import vllm_sleep
 from capyctl.engines.arguments import names_option
 from capyctl.engines.entry_command import entry_command
@@ -31,6 +31,7 @@ from capyctl.engines.readiness import (
     wait_listed,
 )
 from capyctl.engines.surroundings import Surroundings
+from capyctl.engines.vllm_drafts import drafts_by_weights, with_draft
 
 ENTRY = "vllm_entry.py"
 SEQUENCES_DEFAULT = 32
@@ -86,6 +87,7 @@ class Vllm:
 
     def render(self, order: LaunchOrder, *, port: int, keys: LaunchKeys) -> Rendered:
         """See `contracts.engines.Family.render`."""
+        order = with_draft(order)
         engine = order.engine
         ours = [engine.model_path]
         ours += ["--host", "127.0.0.1", "--port", str(port)]
@@ -171,6 +173,9 @@ class Vllm:
         if strategy is None and order.engine.parks:
             strategy = "lazy" if self.surroundings.shape.unified else "eager"
         options = ["--enable-sleep-mode"] if order.engine.parks else []
+        if order.engine.parks and order.residency is Residency.DEEP and drafts_by_weights(order):
+            # A wake reads the model's own weights again, and no others.
+            options += ["--sleep-preserve-parameter-names", "draft.*"]
         if strategy is not None:
             options += ["--safetensors-load-strategy", str(strategy)]
         return options

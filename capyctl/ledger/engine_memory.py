@@ -6,18 +6,18 @@ import attrs
 
 from capyctl.domain.devices import MemoryDomain, MemoryKind
 from capyctl.domain.units import GIB, gib
+from capyctl.ledger.hybrid_states import StatePlan, plan_states
 from capyctl.ledger.kv_cache import llamacpp_cache_bytes
+from capyctl.ledger.margins import margin_bytes
 from capyctl.ledger.sizing_request import (
     CONCURRENCY_DEFAULT,
     CUDA_BYTES,
     ShortResources,
     SizingRequest,
     Stop,
-    percent_of,
 )
 
 KV_DEFAULT_MAX_BYTES = 4 * GIB
-UNIFIED_MARGIN_MIN_BYTES = 8 * GIB
 SGLANG_OVERHEAD_BYTES = 3 * GIB
 SGLANG_OWN_POOL_BYTES = GIB
 """Added on a card where the pools are sized for SGLang."""
@@ -32,6 +32,7 @@ class EngineMemory:
     """0 while unknown."""
     kv: int | None
     request: int
+    states: StatePlan = attrs.field(factory=StatePlan)
 
 
 def engine_memory(
@@ -41,39 +42,44 @@ def engine_memory(
     kind = mains[0].kind
     weights = request.weights_bytes or 0
     counted = _counted_cache(request, context)
+    states = plan_states(request, kind, _stated_request(request, mains[0]))
     if request.resources is not None:
-        asked, kv = _from_resources(request, mains, counted)
+        asked, kv = _from_resources(request, mains, counted, states.bytes)
     else:
-        asked, kv = _from_figures(request, mains, counted)
-    return EngineMemory(kind=kind, weights=weights, kv=kv, request=asked)
+        asked, kv = _from_figures(request, mains, counted, states.bytes)
+    return EngineMemory(kind=kind, weights=weights, kv=kv, request=asked, states=states)
 
 
-def margin_bytes(weights: int, kind: MemoryKind) -> int:
-    """M: max(8 GiB, 0.15 W + 4 GiB) on unified memory, 0.10 W elsewhere."""
-    if kind is MemoryKind.UNIFIED:
-        return max(UNIFIED_MARGIN_MIN_BYTES, percent_of(weights, 15) + 4 * GIB)
-    return percent_of(weights, 10)
+def _stated_request(request: SizingRequest, main: MemoryDomain) -> int | None:
+    """R where the document states it, or charges that it follows from."""
+    if request.request_bytes is not None or request.resources is None:
+        return request.request_bytes
+    context_bytes = 0 if main.kind is MemoryKind.DISTINCT else CUDA_BYTES
+    return max(0, _ready_charge(request, main) - context_bytes)
 
 
 def static_pool_bytes(request: SizingRequest, memory: EngineMemory, *, own_pools: bool) -> int:
-    """SGLang's pool of weights and cache: R - M, between K and R, and at least W + K + 3 GiB
+    """SGLang's pool of weights and cache: R - M, between K and R, and at least W + K + S + 3 GiB
     on unified memory where R allows. On a card M follows a stated R as (R - K) / 11, and 1 GiB
     is added where the token pool is given too."""
-    kv, asked = memory.kv or 0, memory.request
+    kv, asked, states = memory.kv or 0, memory.request, memory.states.bytes
     if memory.kind is MemoryKind.UNIFIED:
         pool = max(kv, asked - margin_bytes(memory.weights, memory.kind))
-        return min(asked, max(pool, memory.weights + kv + SGLANG_OVERHEAD_BYTES))
+        return min(asked, max(pool, memory.weights + kv + states + SGLANG_OVERHEAD_BYTES))
     stated = request.request_bytes is not None or request.resources is not None
-    margin = (asked - kv) // 11 if stated else margin_bytes(memory.weights, memory.kind)
+    margin = margin_bytes(memory.weights, memory.kind, states=states)
+    margin = (asked - kv) // 11 if stated else margin
     return max(kv, asked - margin) + (SGLANG_OWN_POOL_BYTES if own_pools else 0)
 
 
 def _from_figures(
-    request: SizingRequest, mains: tuple[MemoryDomain, ...], counted: int | str
+    request: SizingRequest, mains: tuple[MemoryDomain, ...], counted: int | str, states: int
 ) -> tuple[int, int]:
-    """R = W + K + M, solved for the one that is not stated; both stated are taken as they are."""
+    """R = W + S + K + M, solved for the one that is not stated; both stated are taken as they
+    are."""
     kv, asked = request.kv_cache_bytes, request.request_bytes
-    taken = (request.weights_bytes or 0) + margin_bytes(request.weights_bytes or 0, mains[0].kind)
+    weights = request.weights_bytes or 0
+    taken = weights + states + margin_bytes(weights, mains[0].kind, states=states)
     if kv is None:
         kv = _default_cache(request, mains, counted) if asked is None else asked - taken
     if asked is not None and kv <= 0:
@@ -104,15 +110,13 @@ def _default_cache(
 
 
 def _from_resources(
-    request: SizingRequest, mains: tuple[MemoryDomain, ...], counted: int | str
+    request: SizingRequest, mains: tuple[MemoryDomain, ...], counted: int | str, states: int
 ) -> tuple[int, int | None]:
     """What declared charges leave for the engine: R is the ready charge without C."""
     main = mains[0]
-    charged = _ready_charge(request, main)
-    context_bytes = 0 if main.kind is MemoryKind.DISTINCT else CUDA_BYTES
-    asked = request.request_bytes or max(0, charged - context_bytes)
+    asked = _stated_request(request, main) or 0
     if request.family == "tensorfold":
-        return charged, None
+        return _ready_charge(request, main), None
     if request.family == "llamacpp":
         left = asked - (request.weights_bytes or 0)
         if isinstance(counted, int) and left < counted:
@@ -123,7 +127,8 @@ def _from_resources(
         return asked, request.kv_cache_bytes
     if request.weights_bytes is None:
         return asked, None
-    taken = request.weights_bytes + margin_bytes(request.weights_bytes, main.kind)
+    taken = request.weights_bytes + states
+    taken += margin_bytes(request.weights_bytes, main.kind, states=states)
     if asked <= taken:
         detail = f"{gib(asked)} leave no cache beside {gib(taken)} of weights and margin"
         raise Stop("checkpoint_unusable", "resources.ready", detail)

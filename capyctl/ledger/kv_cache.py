@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capyctl.domain.checkpoints import AttentionShape
+from capyctl.domain.checkpoints import AttentionShape, HybridShape
 
 LLAMACPP_BYTES_PER_32 = {
     "f32": 128,
@@ -53,6 +53,30 @@ def bytes_per_token(shape: AttentionShape, *, dtype: str | None, cache_dtype: st
 def vllm_context(kv_bytes: int, per_token: int, *, block_tokens: int) -> int:
     """Tokens of one request that fit: vLLM keeps one block back. May be 0 or less."""
     return (kv_bytes // (per_token * block_tokens) - 1) * block_tokens
+
+
+def vllm_hybrid_context(
+    kv_bytes: int,
+    per_token: int,
+    hybrid: HybridShape,
+    *,
+    block_tokens: int,
+    draft_tokens: int,
+) -> int:
+    """Tokens of one request of a hybrid model on vLLM. May be 0 or less.
+
+    Blocks of all layers have one size, so a block of attention grows until it holds the state of
+    one recurrent layer. Layers share blocks in groups of as many as there are attention layers;
+    each recurrent group needs 2 + 2 x (drafted tokens + 1) blocks, two more stay unused.
+    """
+    attention = len(hybrid.attention.layers_kv)
+    per_layer_token = per_token // attention
+    state = hybrid.conv_bytes + hybrid.temporal_bytes
+    block = _up(max(-(-state // per_layer_token), block_tokens), block_tokens)
+    blocks = kv_bytes // (block * per_layer_token * attention)
+    groups = -(-hybrid.recurrent_count // attention)
+    held = blocks - 2 - groups * (2 + 2 * (draft_tokens + 1))
+    return held * block
 
 
 def sglang_pool_tokens(kv_bytes: int, per_token: int) -> int:

@@ -6,7 +6,8 @@ from capyctl.domain.devices import Gpu, MachineShape, MemoryDomain, MemoryKind
 from capyctl.domain.ids import DomainName
 from capyctl.domain.specs import Charges, Phase, PhaseCharges, Residency
 from capyctl.domain.units import GIB
-from capyctl.ledger.engine_memory import EngineMemory, margin_bytes
+from capyctl.ledger.engine_memory import EngineMemory
+from capyctl.ledger.margins import margin_bytes
 from capyctl.ledger.residency import copy_bytes, host_ram
 from capyctl.ledger.sizing_request import (
     CUDA_BYTES,
@@ -40,10 +41,11 @@ def derived_charges(
     *,
     residency: Residency,
     loader: str | None,
+    kept: int = 0,
 ) -> PhaseCharges:
     """Ready, parking and wake are R + C, cold is the startup figure + C; beside a card, host
     RAM is charged for the engine and for a copy of the weights. On a machine without a GPU
-    there is no C."""
+    there is no C. Weights that a park keeps by design are in the parked charge."""
     main = main_domain(machine, gpu)
     context = CUDA_BYTES if gpu is not None else 0
     ready = {main.name: memory.request + context}
@@ -51,7 +53,7 @@ def derived_charges(
     cold = {main.name: startup + context}
     parked: dict[DomainName, int] = {}
     if residency is not Residency.RESTART_ONLY:
-        parked[main.name] = min(_residue(main), ready[main.name])
+        parked[main.name] = min(_residue(main) + kept, ready[main.name])
     ram = host_ram(machine)
     if ram is not None and main.kind is MemoryKind.DEVICE:
         beside = _beside_card(memory, residency)
@@ -102,7 +104,8 @@ def _startup_bytes(request: SizingRequest, memory: EngineMemory, loader: str | N
     loading = _loading(request, memory.weights, loader)
     if memory.kind is MemoryKind.DISTINCT:
         return max(memory.request, loading)
-    graphs = GRAPHS_BYTES if request.captures_graphs else 0
+    models = 2 if request.draft_bytes else 1
+    graphs = models * GRAPHS_BYTES if request.captures_graphs else 0
     return max(memory.request + graphs, loading + margin_bytes(memory.weights, memory.kind))
 
 

@@ -80,6 +80,17 @@ def _why_no_copy(request: SizingRequest, machine: MachineShape) -> str | None:
     return None
 
 
+def kept_bytes(request: SizingRequest, residency: Residency) -> int:
+    """Weights that a park leaves where they are: all of a speculative SGLang's, a draft's of a
+    vLLM that parks deep."""
+    if residency is Residency.RESTART_ONLY:
+        return 0
+    if request.family == "sglang":
+        return request.weights_bytes or 0 if request.speculative else 0
+    drafts = residency is Residency.DEEP and request.drafts_by_weights
+    return request.draft_bytes if drafts else 0
+
+
 def copy_bytes(weights: int) -> int:
     """Pinned host memory of one copy: 1.5 W."""
     return percent_of(weights, 150)

@@ -11,8 +11,9 @@ from capyctl.domain.ids import GpuId
 from capyctl.domain.specs import Phase, PhaseCharges, Residency
 from capyctl.ledger.context_fit import ContextFit, fit_context, llamacpp_window
 from capyctl.ledger.engine_memory import engine_memory, static_pool_bytes
+from capyctl.ledger.hybrid_states import StatePlan
 from capyctl.ledger.phase_charges import declared_charges, derived_charges, main_domain
-from capyctl.ledger.residency import choose_loader, choose_residency
+from capyctl.ledger.residency import choose_loader, choose_residency, kept_bytes
 from capyctl.ledger.sizing_request import (
     CONCURRENCY_DEFAULT,
     Place,
@@ -48,6 +49,8 @@ def _size(request: SizingRequest, machine: MachineShape) -> Sized:
     fit = ContextFit(context=window)
     if request.family in ("vllm", "sglang"):
         fit = fit_context(request, memory.kv)
+    kept = kept_bytes(request, residency)
+    states = memory.states
     pool = None
     if request.family == "sglang":
         pool = static_pool_bytes(request, memory, own_pools=fit.pool_tokens is not None)
@@ -58,7 +61,7 @@ def _size(request: SizingRequest, machine: MachineShape) -> Sized:
                 gpu=gpu,
                 charges=declared.get(gpu)
                 or derived_charges(
-                    request, machine, gpu, memory, residency=residency, loader=loader
+                    request, machine, gpu, memory, residency=residency, loader=loader, kept=kept
                 ),
             )
             for gpu in gpus
@@ -76,11 +79,21 @@ def _size(request: SizingRequest, machine: MachineShape) -> Sized:
         static_pool_bytes=pool,
         pool_tokens=fit.pool_tokens,
         context_length=fit.context,
-        concurrency=request.concurrency or CONCURRENCY_DEFAULT.get(request.family),
+        state_slots=states.slots,
+        running_limit=states.running if states.limited else None,
+        kept_bytes=kept,
+        concurrency=_concurrency(request, states),
         loader=loader,
         provisional=request.weights_bytes is None and request.resources is None,
         notes=fit.notes,
     )
+
+
+def _concurrency(request: SizingRequest, states: StatePlan) -> int | None:
+    """Stated, or what the states of a hybrid model are sized for, or the family's default."""
+    if request.family == "sglang" and request.state_pool_stated:
+        return None
+    return request.concurrency or states.running or CONCURRENCY_DEFAULT.get(request.family)
 
 
 def _candidates(request: SizingRequest, machine: MachineShape) -> tuple[Gpu | None, ...]:

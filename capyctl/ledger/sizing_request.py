@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from capyctl.domain.checkpoints import AttentionShape
+from capyctl.domain.checkpoints import AttentionShape, HybridShape
 from capyctl.domain.devices import Gpu
 from capyctl.domain.ids import GpuId
 from capyctl.domain.specs import PhaseCharges, Residency, Windows
@@ -13,6 +13,8 @@ from capyctl.domain.units import GIB
 CUDA_BYTES = GIB * 5 // 4
 """C: context and graphs, on top of what an engine is asked to use."""
 CONCURRENCY_DEFAULT = {"vllm": 32, "tensorfold": 8, "llamacpp": 4}
+HYBRID_RUNNING_MAX = 8
+"""Requests that SGLang runs of a hybrid model unless the document says otherwise."""
 NEVER_PARK = frozenset({"llamacpp", "tensorfold"})
 ENGINE_RAM_BYTES = 4 * GIB
 """Host RAM of an engine whose model is on a card."""
@@ -40,9 +42,15 @@ class SizingRequest:
     profile_parks: bool = True
     """False where the engine's profile opted out of parking."""
     weights_bytes: int | None = None
-    """None until the model's files were measured."""
+    """A draft's included. None until the model's files were measured."""
+    draft_bytes: int = 0
+    """The part of `weights_bytes` that is a draft model's."""
+    draft_attention: AttentionShape | None = None
+    draft_refused: str | None = None
+    """Why a draft's cache cannot be derived, when there is a draft and it cannot."""
     attention: AttentionShape | None = None
     attention_refused: str | None = None
+    hybrid: HybridShape | None = None
     model_type: str | None = None
     kv_cache_bytes: int | None = None
     kv_default_bytes: int | None = None
@@ -60,6 +68,11 @@ class SizingRequest:
     """vLLM's safetensors strategy, where the document states it."""
     captures_graphs: bool = True
     speculative: bool = False
+    drafts_by_weights: bool = False
+    draft_tokens: int | None = None
+    """Drafted at a time, where it is stated."""
+    state_pool_stated: bool = False
+    """Arguments size SGLang's state pool."""
     pads_values: bool = True
     """llama.cpp without ``--flash-attn on``."""
     uncountable: str | None = None
@@ -92,6 +105,12 @@ class Sized:
     static_pool_bytes: int | None = None
     """SGLang: weights and cache together."""
     pool_tokens: int | None = None
+    state_slots: int | None = None
+    """SGLang: states that its pool holds, for a hybrid model."""
+    running_limit: int | None = None
+    """Requests at once, where the states are what limits them."""
+    kept_bytes: int = 0
+    """Weights that a park leaves where they are."""
     context_length: int | None
     concurrency: int | None
     loader: str | None

@@ -15,8 +15,7 @@ def profile(name, family=None, **changes):
         family=family or name,
         revision=3,
         executable=(f"/opt/{name}",),
-        version="1",
-        **changes,
+        **{"version": "1", **changes},
     )
 
 

@@ -433,6 +433,77 @@ def test_what_is_wrong_is_named_with_its_path(changes, kind, path):
     assert refused.message.startswith(f"Invalid deployment configuration: {kind} at `{path}`: ")
 
 
+SPECULATIVE = '{"method":"draft_model","num_speculative_tokens":3}'
+
+
+def drafting(engine, *extra, draft="small", **document):
+    return {
+        **MINIMAL,
+        "engine": engine,
+        "model": {"path": "m", "draft": draft},
+        "engine_config": {"accept_extra_args": True, "extra_args": list(extra)},
+        **document,
+    }
+
+
+@pytest.mark.parametrize(
+    ("draft", "path"),
+    [
+        ("small", "/models/small"),
+        ({"path": "/elsewhere/small"}, "/elsewhere/small"),
+        ({"source": {"local": {"path": "small"}}}, "/models/small"),
+    ],
+)
+def test_a_draft_is_a_folder_on_the_machine(draft, path):
+    document = drafting("vllm", "--speculative-config", SPECULATIVE, draft=draft)
+
+    assert complete(document).draft_path == path
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (drafting("vllm"), "--speculative-config"),
+        (drafting("vllm", "--speculative-config", '{"method":"ngram"}'), "num_speculative_tokens"),
+        (drafting("vllm", "--speculative-config", '{"method":"eagle"}'), "num_speculative_tokens"),
+        (
+            drafting("vllm", "--speculative-config", SPECULATIVE[:-1] + ',"model":"/x"}'),
+            "name a draft model too",
+        ),
+        (drafting("quiet"), "--speculative-algorithm"),
+        (drafting("quiet", "--speculative-algorithm", "NGRAM"), "--speculative-algorithm"),
+        (
+            drafting("quiet", "--speculative-algorithm=EAGLE", "--speculative-draft-model=/x"),
+            "name a draft model too",
+        ),
+        (drafting("llamacpp"), "--model-draft"),
+        (
+            drafting(
+                "tensorfold",
+                "--no-drafts",
+                resources={"gpu": "9GiB"},
+                engine_config={
+                    "context_length": 1,
+                    "accept_extra_args": True,
+                    "extra_args": ["--no-drafts"],
+                },
+            ),
+            "--no-drafts",
+        ),
+        (
+            drafting("vllm", "--speculative-config", SPECULATIVE, draft={"hf": "a/b@" + COMMIT}),
+            "not fetched",
+        ),
+        (drafting("vllm", "--speculative-config", SPECULATIVE, draft={}), "state its path"),
+    ],
+)
+def test_a_draft_that_would_not_be_used_is_refused(document, words):
+    refused = refusal(document)
+
+    assert refused.details == {"path": "model.draft"}
+    assert words in refused.message
+
+
 @pytest.mark.parametrize(
     ("stated", "task"),
     [({}, ModelTask.GENERATE), ({"task": "rerank"}, ModelTask.RERANK)],

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
-from capyctl.config.resolve import explain, resolve
-from capyctl.domain.checkpoints import AttentionShape, CheckpointFacts
+from capyctl.config.resolve import resolve
+from capyctl.domain.checkpoints import (
+    AttentionShape,
+    CheckpointFacts,
+    DraftFacts,
+    TemplateMarks,
+    ToolStyle,
+)
 from capyctl.domain.errors import Refused
 from capyctl.domain.specs import Residency
 from capyctl.domain.units import GIB
@@ -348,18 +355,24 @@ def test_weights_that_cannot_be_parked_may_restart():
 
 # Parsers
 
+JSON = TemplateMarks(tools=ToolStyle.JSON, thinks=True)
+FUNCTION = TemplateMarks(tools=ToolStyle.FUNCTION, thinks=True)
+BARE = TemplateMarks()
 
-def parsers(settings, model_type="qwen3", family="vllm", args=(), measured=True):
+
+def parsers(settings, model_type="qwen3", family="vllm", args=(), template=JSON, measured=True):
     document = {**MINIMAL, "engine": family, "engine_config": settings}
-    found = explain(
+    found = resolve(
         complete(document, profiles=(profile(family, args=args),)),
         profile=profile(family, args=args),
         machine=discrete(),
-        facts=facts(model_type=model_type) if measured else None,
+        facts=facts(model_type=model_type, template=template) if measured else None,
     )
-    typed = found.spec.engine.typed
+    typed = found.engine.typed
     names = [typed.get(f"{family}.{kind}_parser") for kind in ("tool_call", "reasoning")]
-    return (*names, dict(found.parser_sources)["tool_call_parser"])
+    tool, reasoning = found.parsers
+    sources = [tool.source] if tool.source == reasoning.source else [tool.source, reasoning.source]
+    return (*names, *sources)
 
 
 TOOLS = {"accept_extra_args": True, "extra_args": ["--tool-call-parser", "x"]}
@@ -369,14 +382,42 @@ TOOLS = {"accept_extra_args": True, "extra_args": ["--tool-call-parser", "x"]}
     ("asked", "expected"),
     [
         ({"settings": {}}, ("hermes", "qwen3", "model_family")),
-        ({"settings": {}, "model_type": "qwen3_5_moe"}, ("qwen3_coder", "qwen3", "model_family")),
+        (
+            {"settings": {}, "model_type": "qwen3_5_moe", "template": FUNCTION},
+            ("qwen3_coder", "qwen3", "model_family"),
+        ),
+        (
+            {"settings": {}, "template": FUNCTION, "family": "sglang"},
+            ("qwen3_coder", "qwen3", "model_family"),
+        ),
+        ({"settings": {}, "model_type": "qwen3_5"}, ("hermes", "qwen3", "model_family")),
         ({"settings": {}, "family": "sglang"}, ("qwen25", "qwen3", "model_family")),
+        ({"settings": {}, "template": BARE}, (None, None, "unsupported")),
+        (
+            {"settings": {}, "template": TemplateMarks(thinks=True)},
+            (None, "qwen3", "unsupported", "model_family"),
+        ),
+        (
+            {"settings": {}, "template": TemplateMarks(tools=ToolStyle.JSON)},
+            ("hermes", None, "model_family", "unsupported"),
+        ),
+        ({"settings": {"task": "embed"}}, (None, None, "unsupported")),
+        ({"settings": {}, "template": None}, (None, None, "unknown_family")),
         ({"settings": {}, "model_type": "llama"}, (None, None, "unknown_family")),
         ({"settings": {}, "measured": False}, (None, None, "on_host")),
-        ({"settings": {"vllm": {"tool_call_parser": "none"}}}, (None, "qwen3", "off")),
-        ({"settings": {"vllm": {"tool_call_parser": "llama"}}}, ("llama", "qwen3", "declared")),
-        ({"settings": TOOLS}, (None, "qwen3", "extra_args")),
-        ({"settings": {}, "args": ("--tool_call_parser=x",)}, (None, "qwen3", "host_fixed")),
+        (
+            {"settings": {"vllm": {"tool_call_parser": "none"}}},
+            (None, "qwen3", "off", "model_family"),
+        ),
+        (
+            {"settings": {"vllm": {"tool_call_parser": "llama"}}},
+            ("llama", "qwen3", "declared", "model_family"),
+        ),
+        ({"settings": TOOLS}, (None, "qwen3", "extra_args", "model_family")),
+        (
+            {"settings": {}, "args": ("--tool_call_parser=x",)},
+            (None, "qwen3", "host_fixed", "model_family"),
+        ),
     ],
 )
 def test_parsers_follow_the_model_unless_they_are_stated(asked, expected):
@@ -388,3 +429,111 @@ def test_a_parser_stated_twice_is_refused():
         parsers({**TOOLS, "vllm": {"tool_call_parser": "none"}})
 
     assert refused.value.details == {"path": "engine_config.vllm.tool_call_parser"}
+
+
+# Drafts
+
+SPECULATIVE = '{"method":"draft_model","num_speculative_tokens":3}'
+
+
+def drafting(family="vllm", speculative=SPECULATIVE, **document):
+    options = {
+        "vllm": ["--speculative-config", speculative],
+        "sglang": ["--speculative-algorithm", speculative],
+    }
+    return {
+        **MINIMAL,
+        "engine": family,
+        "model": {"path": "m", "draft": "small"},
+        "engine_config": {"accept_extra_args": True, "extra_args": options[family]},
+        **document,
+    }
+
+
+def with_draft(**changes):
+    made = DraftFacts(
+        path="/models/small",
+        digest=DIGEST,
+        weights_bytes=GIB,
+        attention=AttentionShape(layers_kv=((8, 128, 128),) * 4, context_length=40960),
+    )
+    return facts(draft=attrs.evolve(made, **changes))
+
+
+def test_a_draft_counts_as_weights_and_keeps_a_cache_of_its_own():
+    found = resolved(drafting(residency="deep"), measured=with_draft(), version="0.32.0")
+
+    plain = resolved({**MINIMAL, "residency": "deep"}, measured=facts(5 * GIB))
+    assert found.engine.draft_path == "/models/small"
+    assert found.candidates[0].charges.ready == plain.candidates[0].charges.ready
+    assert found.engine.context_length == (4 * GIB // (16 * 4096 * 40) - 1) * 16
+
+
+def test_a_deep_park_of_vllm_leaves_the_draft_where_it_is():
+    found = resolved(drafting(residency="deep"), measured=with_draft(), version="0.32.0")
+
+    assert found.engine.kept_bytes == GIB
+    assert found.candidates[0].charges.parked["gpu0"] == 2 * GIB
+
+
+def test_a_copy_in_host_memory_keeps_nothing_on_the_card():
+    found = resolved(drafting(residency="host_backed"), measured=with_draft())
+
+    assert found.engine.kept_bytes == 0
+    assert found.candidates[0].charges.parked["gpu0"] == GIB
+
+
+def test_a_speculative_sglang_keeps_all_its_weights():
+    found = resolved(drafting("sglang", "EAGLE"), measured=with_draft(), family="sglang")
+
+    assert found.residency is Residency.DEEP
+    assert found.engine.kept_bytes == 5 * GIB
+    assert found.candidates[0].charges.parked["gpu0"] == 6 * GIB
+
+
+def test_a_draft_of_unknown_layout_leaves_4096_tokens():
+    measured = with_draft(attention=None, attention_refused="it is odd")
+
+    found = resolved(drafting(), measured=measured)
+
+    assert found.engine.context_length == 4096
+    assert "it is odd" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "speculative", "words"),
+    [
+        ("0.31.0", SPECULATIVE, "0.32 or newer"),
+        ("0.32.0", '{"method":"eagle3","num_speculative_tokens":3}', "EAGLE-3"),
+    ],
+)
+def test_what_a_deep_park_would_harm_is_refused(version, speculative, words):
+    document = drafting(speculative=speculative, residency="deep")
+
+    refused = refusal(document, measured=with_draft(), version=version)
+
+    assert refused.code == "unsupported_capability"
+    assert words in refused.message
+    assert resolved({**document, "residency": "host_backed"}, measured=with_draft())
+
+
+@pytest.mark.parametrize("version", ["0.33.1", "1.0", "my build"])
+def test_newer_releases_and_unknown_ones_are_trusted(version):
+    assert resolved(drafting(residency="deep"), measured=with_draft(), version=version)
+
+
+def test_drafting_from_what_was_said_keeps_nothing():
+    speculative = '{"method":"ngram","num_speculative_tokens":3}'
+    document = {**drafting(speculative=speculative, residency="deep"), "model": "m"}
+
+    found = resolved(document, measured=facts(), version="0.30.0")
+
+    assert found.engine.kept_bytes == 0
+
+
+def test_weights_that_say_they_are_of_modelopt_cannot_be_parked():
+    document = {**MINIMAL, "engine": "sglang"}
+
+    refused = refusal(document, measured=facts(quantization="modelopt"), family="sglang")
+
+    assert "capability_missing:deep_park" in refused.message

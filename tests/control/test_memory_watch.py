@@ -250,6 +250,17 @@ async def test_too_little_by_the_driver_s_word_is_no_park(autojump_clock):
     assert trio.current_time() >= PARK_PROOF_S
 
 
+async def test_weights_that_stay_by_design_are_no_failure_of_a_park(autojump_clock):
+    machine, watch = watching(used={11: 20})
+    one = attrs.evolve(record(), kept_bytes=15 * GIB)
+
+    assert await park(machine, watch, one, used={11: 18}) is None
+    machine.used = {11: 20 * GIB}
+    proof = await park(machine, watch, one, used={11: 17})
+
+    assert residue(proof) == {"gpu1": 17}
+
+
 async def test_without_the_driver_s_word_the_rise_bounds_what_is_left(autojump_clock):
     machine, watch = watching(available={"gpu1": 60})
 

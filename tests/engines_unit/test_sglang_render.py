@@ -129,7 +129,7 @@ ENV = {
 def test_the_environment_is_closed(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "caller's")
     assert dict(render().env) == ENV
-    parking = {**ENV, "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+    parking = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0", "NCCL_GRAPH_REGISTER": "0", **ENV}
     assert dict(render(parks=True, residency=Residency.DEEP).env) == parking
 
 
@@ -158,3 +158,16 @@ def test_the_running_limit_is_that_of_all_ranks(loads, limit):
 def test_embedding_and_reranking_models_are_started_as_such(task):
     numbers = task in (ModelTask.EMBED, ModelTask.RERANK)
     assert ("--is-embedding" in render(task=task).argv) is numbers
+
+
+def test_a_draft_has_its_option():
+    argv = render(draft_path="/models/small", extra_args=("--speculative-algorithm", "EAGLE")).argv
+    at = argv.index("--speculative-draft-model-path")
+    assert argv[at + 1] == "/models/small"
+    assert at < argv.index("--speculative-algorithm")
+
+
+def test_the_states_of_a_hybrid_model_are_counted_for_it():
+    argv = render(concurrency=8, typed={"sglang.max_mamba_cache_size": 40}).argv
+    at = argv.index("--max-mamba-cache-size")
+    assert argv[at : at + 4] == ("--max-mamba-cache-size", "40", "--max-running-requests", "8")

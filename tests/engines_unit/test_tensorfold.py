@@ -51,6 +51,18 @@ def test_drafting_is_off_unless_somebody_says_otherwise(extra):
     assert "none" not in render(extra_args=extra).argv[len((*HEAD, *NETWORK, *CONSTANT)) :]
 
 
+def test_a_draft_model_is_its_drafter():
+    argv = render(draft_path="/models/small").argv
+    assert argv[argv.index("--drafter") + 1] == "/models/small"
+    assert "none" not in argv[argv.index("--drafter") :]
+
+
+@pytest.mark.parametrize("extra", [("--no-drafts",), ("--drafter", "/x")])
+def test_a_draft_model_beside_an_argument_is_refused(extra):
+    with pytest.raises(ValueError, match=r"model\.draft"):
+        render(draft_path="/models/small", extra_args=extra)
+
+
 def test_drafting_both_ways_is_refused():
     with pytest.raises(ValueError, match="contradict"):
         render(extra_args=("--no-drafts",), profile_args=("--drafter", "/models/d"))

@@ -1,6 +1,9 @@
+import json
+
+import attrs
 import pytest
 
-from capyctl.domain.specs import ModelTask
+from capyctl.domain.specs import ModelTask, Residency
 from capyctl.domain.units import GIB
 from capyctl.engines.vllm import Vllm
 from tests.engines_unit.scenes import DEPLOYMENT, KEYS, LAUNCH, UUID, order, surroundings
@@ -175,3 +178,56 @@ def test_embedding_and_reranking_models_are_run_by_the_pooling_runner(task):
 @pytest.mark.parametrize("task", [ModelTask.GENERATE, ModelTask.TRANSCRIBE])
 def test_other_models_are_run_as_vllm_does_by_itself(task):
     assert "--runner" not in render(task=task).argv
+
+
+SPECULATIVE = '{"method":"draft_model","num_speculative_tokens":3}'
+
+
+def speculating(value=SPECULATIVE, **settings):
+    return render(extra_args=("--seed", "1", "--speculative-config", value), **settings)
+
+
+def test_a_draft_is_put_into_the_speculative_configuration():
+    argv = speculating(draft_path="/models/small").argv
+
+    assert argv[-4:-2] == ("--seed", "1")
+    assert json.loads(argv[-1]) == {
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+        "model": "/models/small",
+    }
+
+
+def test_it_may_be_the_profile_s_own():
+    argv = render(profile_args=("--speculative-config=" + SPECULATIVE,), draft_path="/d").argv
+
+    assert '"model":"/d"' in argv[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--seed", "1"), ("--speculative-config", '{"method":"x","model":"/y"}')]
+)
+def test_a_draft_that_would_not_be_used_is_refused(arguments):
+    with pytest.raises(ValueError, match=r"model\.draft"):
+        render(extra_args=arguments, draft_path="/models/small")
+
+
+@pytest.mark.parametrize(
+    ("residency", "value", "kept"),
+    [
+        (Residency.DEEP, SPECULATIVE, True),
+        (Residency.DEEP, '{"method":"mtp","num_speculative_tokens":1}', True),
+        (Residency.DEEP, '{"method":"ngram","num_speculative_tokens":3}', False),
+        (Residency.HOST_BACKED, SPECULATIVE, False),
+        (Residency.RESTART_ONLY, SPECULATIVE, False),
+    ],
+)
+def test_a_deep_park_leaves_a_draft_s_weights_where_they_are(residency, value, kept):
+    extra = ("--speculative-config", value)
+    ordered = order(parks=residency is not Residency.RESTART_ONLY, extra_args=extra)
+    ordered = attrs.evolve(ordered, residency=residency)
+
+    argv = Vllm(surroundings=surroundings()).render(ordered, port=8101, keys=KEYS).argv
+
+    assert ("--sleep-preserve-parameter-names" in argv) is kept
+    assert ("draft.*" in argv) is kept

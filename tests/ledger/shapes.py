@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from capyctl.domain.checkpoints import AttentionShape
+from capyctl.domain.checkpoints import AttentionShape, HybridShape
 from capyctl.domain.devices import Gpu, MachineShape, MemoryDomain, MemoryKind
 from capyctl.domain.ids import DomainName, GpuId, HostId
 from capyctl.domain.units import GIB
 
 QWEN3_4B = AttentionShape(layers_kv=((8, 128, 128),) * 36, context_length=40960)
+QWEN3_NEXT = HybridShape(
+    attention=AttentionShape(layers_kv=((2, 256, 256),) * 12, context_length=262_144),
+    recurrent_count=36,
+    conv_bytes=8192 * 3 * 2,
+    temporal_bytes=32 * 128 * 128 * 4,
+)
+"""48 layers, every fourth with a cache: 24,576 bytes a token, and 72.7 MiB a state."""
 QWEN3_4B_GGUF_BYTES = 2_497_280_256
 QWEN3_4B_PER_TOKEN = 147_456
 

@@ -17,6 +17,7 @@ from tests.ledger.shapes import (
     QWEN3_4B,
     QWEN3_4B_GGUF_BYTES,
     QWEN3_4B_PER_TOKEN,
+    QWEN3_NEXT,
     discrete,
     unified,
     without_gpu,
@@ -311,6 +312,102 @@ def test_sglang_static_pool_on_unified_memory():
     asked = request("sglang", weights=4 * GIB, kv_cache_bytes=4 * GIB)
 
     assert sized(asked, unified()).static_pool_bytes == 11 * GIB  # W + K + 3 GiB
+
+
+STATE = 36 * (49_152 + 2_097_152)
+"""Bytes of one request's state."""
+
+
+def hybrid(family="sglang", **changes):
+    return request(family, weights=10 * GIB, hybrid=QWEN3_NEXT, **changes)
+
+
+def test_a_hybrid_model_on_sglang_runs_eight_requests_and_keeps_five_states_of_each():
+    found = sized(hybrid(), discrete(80 * GIB))
+
+    states = 41 * STATE
+    assert (found.concurrency, found.state_slots, found.running_limit) == (8, 40, None)
+    assert found.request_bytes == -(-(10 * GIB + states) * 110 // 100) + 4 * GIB
+    assert found.pool_tokens == 4 * GIB // 24_576
+    assert found.notes == ()
+
+
+def test_on_unified_memory_the_states_are_in_the_pool():
+    found = sized(hybrid(kv_cache_bytes=4 * GIB), unified())
+
+    states = 41 * STATE
+    assert found.request_bytes == 10 * GIB + states + 4 * GIB + 8 * GIB
+    assert found.static_pool_bytes == max(
+        found.request_bytes - 8 * GIB, 10 * GIB + 4 * GIB + states + 3 * GIB
+    )
+
+
+def test_drafted_tokens_take_states_too():
+    asked = hybrid(speculative=True, draft_tokens=4, concurrency=2)
+
+    found = sized(asked, discrete(80 * GIB))
+
+    states = (5 * 2 + 1 + 3 * 4) * STATE
+    assert found.request_bytes == -(-(10 * GIB + states) * 110 // 100) + 4 * GIB
+
+
+def test_a_stated_request_limits_how_many_run():
+    found = sized(hybrid(request_bytes=13 * GIB), discrete(80 * GIB))
+
+    assert found.concurrency == found.running_limit == 2
+    assert found.state_slots == 10
+    assert found.kv_cache_bytes > GIB // 2
+
+
+def test_a_request_that_holds_no_state_names_one_that_does():
+    found = refused(hybrid(request_bytes=11 * GIB), discrete(80 * GIB))
+
+    assert (found.token, found.path) == ("checkpoint_unusable", "engine_config.memory.request")
+    assert "one running request" in found.detail
+    told = float(found.detail.split("; ")[1].split(" ")[0])
+    assert sized(hybrid(request_bytes=int((told + 0.1) * GIB)), discrete(80 * GIB)).concurrency == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"speculative": True}, "--speculative-num-draft-tokens"),
+        ({"kv_cache_dtype": "odd"}, "width"),
+    ],
+)
+def test_what_is_not_modelled_is_left_to_sglang_and_said(changes, words):
+    found = sized(hybrid(**changes), discrete(80 * GIB))
+
+    assert found.pool_tokens is None
+    assert words in found.notes[0]
+
+
+def test_arguments_that_size_the_states_win():
+    found = sized(hybrid(state_pool_stated=True), discrete(80 * GIB))
+
+    assert (found.concurrency, found.state_slots) == (None, None)
+    assert found.pool_tokens == 4 * GIB // 24_576
+
+
+def test_a_hybrid_model_on_vllm_has_blocks_that_hold_a_state():
+    found = sized(hybrid("vllm"), discrete(80 * GIB))
+
+    # A layer's state of 2,146,304 bytes takes 1,056 tokens of 2,048 bytes.
+    blocks = 4 * GIB // (1056 * 2048 * 12)
+    assert found.context_length == (blocks - 2 - 3 * 4) * 1056
+    assert found.notes == ()
+
+
+def test_a_draft_counts_once_more_for_graphs():
+    asked = request(draft_bytes=GIB, draft_attention=QWEN3_4B, attention=QWEN3_4B)
+    alone = request(attention=QWEN3_4B)
+    small = {"weights": 100, "kv_cache_bytes": GIB}
+
+    cold = charges(request(draft_bytes=50, draft_attention=QWEN3_4B, **small), unified()).cold
+    one = charges(request(**small), unified()).cold
+
+    assert cold["unified"] - one["unified"] == 5 * GIB // 4
+    assert sized(asked, discrete()).context_length < sized(alone, discrete()).context_length
 
 
 def test_sglang_decoding_speculatively_keeps_its_weights():
