@@ -28,6 +28,7 @@ from capyctl.link.contexts import server_tls_name
 from capyctl.link.dial import Dial, Dialler
 from capyctl.link.identity import HostTls
 from capyctl.link.peers import Tls, peer_server_id
+from capyctl.link.renewal import HostRenewal
 from capyctl.link.service import HostService, open_host_service
 from capyctl.link.websocket import websocket_dial
 from capyctl.telemetry.log import Log
@@ -68,6 +69,7 @@ class HostRole:
             chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
             log=self.log.event,
             changed=self._linked,
+            renewing=HostRenewal(tls=self.tls, wall_ms=SystemClock().wall_ms, log=self.log.event),
         )
         return await dialler.run()
 
