@@ -115,15 +115,19 @@ class WebSocketChannel:
 
     def _why(self, closed: ws.ConnectionClosed) -> str:
         if self.stream.problem is not None:
-            return why_refused(self.stream.problem) or f"cut: {_root(self.stream.problem)}"
+            return why_refused(self.stream.problem) or f"cut: {_words(self.stream.problem)}"
         reason = closed.reason
         if reason is None or reason.code == 1006:
             return "the other side closed it without a word"
         return f"the other side closed it: {reason.reason or reason.name}"
 
 
-def _root(problem: BaseException) -> BaseException:
-    return problem.__cause__ or problem
+def _words(problem: BaseException) -> str:
+    """What is at the bottom of it: Trio puts its own exceptions around the system's."""
+    cause = problem.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return str(problem) if cause is None else str(cause)
 
 
 # -- the host's end -----------------------------------------------------------------------------
@@ -176,7 +180,7 @@ async def _open(
     except trio.TooSlowError as problem:
         why, last = f"no answer within {DIAL_S_MAX:g} s", problem
     except (OSError, trio.BrokenResourceError) as problem:
-        why, last = why_refused(problem) or str(_root(problem)), problem
+        why, last = why_refused(problem) or _words(problem), problem
     if stream is not None:
         await stream.aclose()
     code = "host_revoked" if revoked(last) else None
@@ -209,7 +213,7 @@ async def _upgrade(nursery: trio.Nursery, stream: Traced, where: str) -> ws.WebS
         return made[0]
     if stream.problem is not None:
         raise stream.problem
-    raise trio.BrokenResourceError("it speaks TLS, but is no capyctl server") from reader.problem
+    raise trio.BrokenResourceError("it speaks TLS, but is no capyctl server")
 
 
 # -- the server's end ---------------------------------------------------------------------------
