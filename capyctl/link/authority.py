@@ -10,8 +10,6 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import trio
-
 from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
 from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.ids import HostId
@@ -190,21 +188,3 @@ def _read(path: Path, bytes_max: int) -> str | None:
         return None
     except UnicodeDecodeError as problem:
         raise BadCertificate(f"{path} is damaged") from problem
-
-
-async def keep_certificate_current(
-    authority: Authority,
-    names: Sequence[str],
-    *,
-    wall_ms: Callable[[], int],
-    log: Callable[[str], None],
-    every_s: float = 3600.0,
-) -> None:
-    """`Authority.keep_current` every hour, until cancelled; ``log`` is told what came of it."""
-    while True:
-        await trio.sleep(every_s)
-        try:
-            if authority.keep_current(names, wall_ms()):
-                log("the server has another certificate; connections go on")
-        except OSError as problem:
-            log(f"the server's certificate is due and could not be renewed: {problem}")

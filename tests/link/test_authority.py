@@ -6,9 +6,8 @@ import re
 import time
 
 import pytest
-import trio
 
-from capyctl.link.authority import AuthorityUnusable, keep_certificate_current
+from capyctl.link.authority import AuthorityUnusable
 from capyctl.link.certificates import BadCertificate, new_key, read_shown, request_pem
 from capyctl.link.contexts import server_tls_name
 from capyctl.link.peers import peer_fingerprint
@@ -149,36 +148,6 @@ def test_a_list_that_cannot_be_written_is_written_the_next_time(tmp_path):
     ours.revoke(["0b" * 20])
 
     assert authority(tmp_path).revoked == {"0a" * 20, "0b" * 20}
-
-
-async def test_it_is_looked_at_every_hour(tmp_path, autojump_clock):
-    """It was made so long ago that it is due in an hour and a half."""
-    now_ms, log = wall_ms(), []
-    ours = authority(tmp_path, now_ms + 90 * 60_000 - 365 * DAY_MS // 3)
-    begun_s = trio.current_time()
-    blocked = tmp_path / "identity" / "server.pem.new"
-    before = chain(ours)
-
-    def wall() -> int:
-        return now_ms + int((trio.current_time() - begun_s) * 1000)
-
-    async def hours(count: int) -> None:
-        with trio.move_on_after(count * 3600 + 1):
-            await keep_certificate_current(ours, NAMES, wall_ms=wall, log=log.append)
-
-    await hours(1)
-    assert log == []
-    blocked.mkdir()
-    await hours(2)
-    assert {line.partition(":")[0] for line in log} == {
-        "the server's certificate is due and could not be renewed"
-    }
-    blocked.rmdir()
-    log.clear()
-    await hours(3)
-
-    assert log == ["the server has another certificate; connections go on"]
-    assert chain(ours) != before
 
 
 def test_a_request_decides_nothing_but_the_key(tmp_path):
