@@ -17,6 +17,7 @@ from capyctl.machines.checkpoint import source_of
 from capyctl.machines.deployment import Deployment, Desired, Picture
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import observed_deployment, observed_instance
+from capyctl.telemetry.choices import choices_of
 from capyctl.telemetry.memory import memory_of, startup_of
 
 TEXT_BYTES_MAX = 16 * 1024
@@ -128,6 +129,7 @@ def render_deployment(parts: Parts) -> dict[str, Any]:
         "timeouts": _timeouts(deployment),
     }
     entry.update(memory_of(deployment, picture))
+    entry.update(choices_of(deployment.resolved))
     if parts.switch is not None:
         entry["switch"] = _switch(parts.switch, deployment)
     if deployment.spec.warm:

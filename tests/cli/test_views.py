@@ -70,6 +70,22 @@ def test_status_of_the_role(management, bench):
     assert "NAME      STATE   READY  REVISION  HOSTS" in ran.out
 
 
+def test_status_says_what_was_chosen_and_why(management, bench):
+    chosen = {
+        "context": {"length": 8192, "running_limit": 2, "warning": "it does not fit"},
+        "parsers": {
+            "tool_call_parser": {"name": "hermes", "source": "model_family"},
+            "reasoning_parser": {"name": None, "source": "off"},
+        },
+    }
+    management.snapshots = [snapshot(deployment("ready", **chosen))]
+
+    lines = bench.run("status", "deployment", "my-model").out.splitlines()
+
+    assert "Context: 8192 tokens; 2 requests at once (state cache); it does not fit" in lines
+    assert "Parsers: tools hermes (model_family), reasoning none (off)" in lines
+
+
 def test_status_of_one_deployment(management, bench):
     latest = {
         "id": "o",

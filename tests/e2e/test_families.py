@@ -94,6 +94,25 @@ def test_an_embedding_model_is_started_by_its_own_routes_and_by_no_others(tmp_pa
     assert len(answer.json()["data"][0]["embedding"]) == 64
 
 
+def test_a_speculative_sglang_parks_though_it_keeps_its_weights(tmp_path):
+    """Weights of 8 GiB beside a cache of 4: far less than half of it comes free."""
+    speculative = {
+        "accept_extra_args": True,
+        "extra_args": ["--speculative-algorithm", "EAGLE"],
+    }
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = daemon.create("a", 8192, engine="sglang", engine_config=speculative)
+        daemon.do(a, "start")
+        daemon.wait_state(a, "ready")
+        before = daemon.chat("a").json()["choices"]
+        daemon.do(a, "park")
+        parked = daemon.wait_state(a, "parked")
+        assert daemon.chat("a").json()["choices"] == before
+    assert int(parked["parked"]["charges"]["gpu0"]) > 8 << 30
+    assert parked["context"]["length"] > 4096
+    assert parked["parsers"]["tool_call_parser"] == {"name": None, "source": "unknown_family"}
+
+
 def test_tensorfold_is_stopped_and_started(tmp_path):
     with running(tmp_path, simulate=simulation()) as daemon:
         a = daemon.create(

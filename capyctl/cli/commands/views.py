@@ -176,6 +176,8 @@ def _notes(row: Row, latest: Row) -> list[tuple[str, str | None]]:
         ("Switch", switching if switch else None),
         ("Startup", _startup(row)),
         ("Parked", _parked(row)),
+        ("Context", _context(row)),
+        ("Parsers", _parsers(row)),
         (
             "Timeouts",
             f"start {seconds(windows.get('initialize_ms'))}, wake "
@@ -214,6 +216,31 @@ def _parked(row: Row) -> str | None:
     text = f"{', '.join(kept) or MISSING} ({parked.get('provenance')})"
     growth = parked.get("growth")
     return f"{text}; {growth}" if growth else text
+
+
+def _context(row: Row) -> str | None:
+    context: Row = row.get("context") or {}
+    if not context:
+        return None
+    length = context.get("length")
+    parts = ["the engine's own length" if length is None else f"{length} tokens"]
+    if context.get("running_limit"):
+        parts.append(f"{context['running_limit']} requests at once (state cache)")
+    if context.get("warning"):
+        parts.append(str(context["warning"]))
+    return "; ".join(parts)
+
+
+def _parsers(row: Row) -> str | None:
+    """Name and source of each; the source alone where capyctl renders none."""
+    parsers: Row = row.get("parsers") or {}
+    kinds = (("tool_call_parser", "tools"), ("reasoning_parser", "reasoning"))
+    told = [
+        f"{word} {parsers[field].get('name') or 'none'} ({parsers[field].get('source')})"
+        for field, word in kinds
+        if field in parsers
+    ]
+    return ", ".join(told) or None
 
 
 def _ready(row: Row) -> str:
