@@ -70,6 +70,11 @@ class Client:
         with self._translated():
             return dict(self._api.send_change(change, retries=retries, within_s=within_s).raw)
 
+    def send_host_change(self, change: Change) -> dict[str, Any]:
+        """As `send_change`, of a change of hosts."""
+        with self._translated():
+            return self._api.send_raw(change, retries=CHANGES)
+
     def follow(self, after: str, *, retries: Retries) -> Iterator[Snapshot | Event]:
         """Events after a cursor, for ever. Raises CommandFailed once there were enough attempts."""
         with self._translated():

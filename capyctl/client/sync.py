@@ -85,7 +85,13 @@ class Client:
             Unanswered: it may have been made. Send the very same `Change` later to find out.
             NotTheApi: something else answers.
         """
-        return Receipt.read(self._again(lambda: self.send(change, within_s=within_s), retries))
+        return Receipt.read(self.send_raw(change, retries=retries, within_s=within_s))
+
+    def send_raw(
+        self, change: Change, *, retries: Retries = CHANGES, within_s: float = ANSWER_S_MAX
+    ) -> dict[str, Any]:
+        """As `send_change`, of any change: of hosts, too. The body of the answer as it is."""
+        return self._again(lambda: self.send(change, within_s=within_s), retries)
 
     def snapshot(self, *, retries: Retries = READS) -> Snapshot:
         """What is deployed and what is running. At most about once a second, please."""

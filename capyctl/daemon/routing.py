@@ -34,6 +34,11 @@ class Routing:
             if change.deleted is not None or any(isinstance(p, Deployment) for p in change.puts):
                 self._table = None
 
+    def set_stream_idle(self, stream_idle_s: float) -> None:
+        """For requests from now on."""
+        self._stream_idle_s = stream_idle_s
+        self._table = None
+
     def table(self) -> RouteTable:
         """The table as of the last commit; built once per change."""
         if self._table is None:

@@ -10,7 +10,7 @@ import trio
 from capyctl.config.credentials import Credentials, credentials_path, ensure_credentials
 from capyctl.config.role_settings import Address
 from capyctl.config.settings import STANDALONE, StandaloneSettings, load_standalone
-from capyctl.daemon.assemble import Daemon, open_daemon
+from capyctl.daemon.assemble import StandaloneDaemon, open_daemon
 from capyctl.daemon.banner import (
     NO_ENGINES,
     show_banner,
@@ -72,26 +72,33 @@ async def _serve(
                 log,
                 signals=signals,
                 beside=Beside(
-                    started=[_control_socket(daemon, log).serve],
-                    ready=lambda inference, management: _banner(daemon, inference, management, log),
+                    started=[_control_socket(settings, daemon, log).serve],
+                    ready=partial(_banner, settings, daemon, log),
                 ),
             )
         await machine.processes.aclose()
     log.event("stopped", engines="left running")
 
 
-def _control_socket(daemon: Daemon, log: Log) -> ControlSocket:
+def _control_socket(
+    settings: StandaloneSettings, daemon: StandaloneDaemon, log: Log
+) -> ControlSocket:
     return ControlSocket(
-        path=daemon.settings.state_root / SOCKET_NAME,
-        host=daemon.settings.host,
+        path=settings.state_root / SOCKET_NAME,
+        host=settings.host,
         publishing=daemon.publishing,
         users=partial(users_in, daemon.world.directory),
         log=log.event,
     )
 
 
-def _banner(daemon: Daemon, inference: Address, management: Address, log: Log) -> None:
-    settings = daemon.settings
+def _banner(
+    settings: StandaloneSettings,
+    daemon: StandaloneDaemon,
+    log: Log,
+    inference: Address,
+    management: Address,
+) -> None:
     profiles = ", ".join(p.name for p in daemon.publishing.profiles)
     lines = {
         "inference": shown_inference(settings, inference),

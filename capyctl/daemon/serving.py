@@ -13,8 +13,8 @@ from capyctl.api.serve import serve_management
 from capyctl.config.credentials import Credentials
 from capyctl.config.role_settings import Address
 from capyctl.control.surroundings import tell_now
-from capyctl.daemon.assemble import Daemon
 from capyctl.daemon.listening import Bound, address_of_socket, record_addresses
+from capyctl.daemon.mirrors import Daemon
 from capyctl.daemon.shutdown import drain, wait_for_stop
 from capyctl.dataplane.cors import Cors
 from capyctl.dataplane.listener import serve

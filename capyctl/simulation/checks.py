@@ -31,6 +31,8 @@ SETTLED = (
 
 
 COMMITS_AT_ONCE_MAX = 300
+STRAYS_S_MAX = 120.0
+"""From an agreement, or a launch, until what nobody knows must be gone."""
 
 
 class Violation(AssertionError):
@@ -43,7 +45,7 @@ class Checks:
 
     disk: Disk
     fail: Callable[[str], None]
-    host: SimHost | None = None
+    machines: list[SimHost] = attrs.field(factory=list)
     books: Books | None = None
     """Of the daemon that runs now."""
     told: dict[InstanceId, str] = attrs.field(factory=dict)
@@ -123,11 +125,12 @@ class Checks:
 
     def engine_changed(self, engine: Engine) -> None:
         self.note(f"{engine!r}")
-        if engine.state not in DRAWING or self.host is None:
+        if engine.state not in DRAWING:
             return
-        for problem in self.host.overbooked():
-            self.fail(f"two engines on the same bytes: {problem}: {self.host.alive}")
-        twins = [e for e in self.host.alive if e.instance == engine.instance and e.state in DRAWING]
+        for machine in self.machines:
+            for problem in machine.overbooked():
+                self.fail(f"two engines on the same bytes: {problem}: {machine.alive}")
+        twins = [e for e in self._alive() if e.instance == engine.instance and e.state in DRAWING]
         if len(twins) > 1:
             self.fail(f"two processes for one instance: {twins}")
         self.is_held(engine)
@@ -141,10 +144,23 @@ class Checks:
             self.fail(f"{engine} runs, and the books charge it nothing")
 
     def all_held(self) -> None:
-        assert self.host is not None
-        for engine in self.host.alive:
+        for engine in self._alive():
             if engine.state in DRAWING:
                 self.is_held(engine)
+
+    def _alive(self) -> list[Engine]:
+        return [engine for machine in self.machines for engine in machine.alive]
+
+    def no_strays(self, machine: SimHost, agreed_at_s: float) -> None:
+        """A host in touch with its server has no process that the server does not know."""
+        if trio.current_time() - agreed_at_s < STRAYS_S_MAX:
+            return
+        for engine in machine.alive:
+            one = self.disk.instances.get(engine.instance)
+            known = one is not None and one.launch_id == engine.record.launch
+            old_s = trio.current_time() - engine.made_at_s
+            if not known and old_s > STRAYS_S_MAX:
+                self.fail(f"{engine} is {old_s:.0f} s old, and the server does not know it: {one}")
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -156,13 +172,14 @@ class Checks:
                 self.fail(f"a lease on an instance that is not ready: {one}")
         if engine.state in (EngineState.PARKED, EngineState.LATCHED, EngineState.LOADING):
             self.fail(f"a request was let into {engine}")
+        if one is not None and one.launch_id != engine.record.launch:
+            self.fail(f"a request reached {engine}, and its instance is {one.launch_id}")
 
     # -- the end -----------------------------------------------------------------------------
 
     def nothing_is_left(self, directory: Directory, books: Books) -> list[str]:
         """What is still there although everything was stopped."""
-        assert self.host is not None
-        left = [f"{e}" for e in self.host.alive if e.state in DRAWING]
+        left = [f"{e}" for e in self._alive() if e.state in DRAWING]
         left += [f"charge {entry}" for entry in books.ledger.entries.values()]
         left += [f"in line {waiting}" for waiting in books.line.values()]
         left += [f"turn {turn.switch}" for turn in books.turns.values()]

@@ -36,6 +36,7 @@ class Engine:
     undying_s: float
     """How long it cannot be shown to be gone, counted from the first attempt to end it."""
     state: EngineState = EngineState.LATCHED
+    made_at_s: float = attrs.field(factory=trio.current_time)
     loaded_at_s: float = 0.0
     busy_until_s: float = 0.0
     undying_until_s: float | None = None

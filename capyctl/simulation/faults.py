@@ -44,6 +44,15 @@ class Faults:
     """A request ends without the engine having shown it."""
     slow_request_chance: float = 0.0
     """A request that outlasts a drain."""
+    link_every_s: float = 0.0
+    """How often something befalls each wire of a fleet, on average; 0: never."""
+    link_down_max_s: float = 0.0
+    link_delay_max_s: float = 0.0
+    host_kills_every_s: float = 0.0
+    """How often each host's daemon is killed, on average, a quarter of them with the machine."""
+    host_down_max_s: float = 0.0
+    digest_differs_chance: float = 0.0
+    """A host has other files than the others."""
 
 
 _KINDS: tuple[dict[str, object], ...] = (
@@ -67,11 +76,31 @@ _KINDS: tuple[dict[str, object], ...] = (
     {"slow_request_chance": 0.3},
 )
 _AT_ONCE_MAX = 5
+_FLEET_KINDS: tuple[dict[str, object], ...] = (
+    {"link_every_s": 60.0, "link_down_max_s": 6.0},
+    {"link_every_s": 150.0, "link_down_max_s": 120.0},
+    {"link_every_s": 300.0, "link_down_max_s": 30.0, "link_delay_max_s": 3.0},
+    {"host_kills_every_s": 200.0, "host_down_max_s": 20.0},
+    {"host_kills_every_s": 400.0, "host_down_max_s": 200.0},
+    {"digest_differs_chance": 0.4},
+    {"link_delay_max_s": 8.0},
+)
+_FLEET_AT_ONCE_MAX = 3
 
 
 def draw_faults(chance: random.Random) -> Faults:
     """None to five kinds of trouble for one world."""
     drawn: dict[str, object] = {}
     for kind in chance.sample(_KINDS, chance.randint(0, _AT_ONCE_MAX)):
+        drawn.update(kind)
+    return attrs.evolve(Faults(), **drawn)  # type: ignore[arg-type]
+
+
+def draw_fleet_faults(chance: random.Random) -> Faults:
+    """As `draw_faults`, less of each, and what befalls wires and hosts."""
+    drawn: dict[str, object] = {}
+    for kind in chance.sample(_KINDS, chance.randint(0, _FLEET_AT_ONCE_MAX)):
+        drawn.update(kind)
+    for kind in chance.sample(_FLEET_KINDS, chance.randint(0, _FLEET_AT_ONCE_MAX)):
         drawn.update(kind)
     return attrs.evolve(Faults(), **drawn)  # type: ignore[arg-type]

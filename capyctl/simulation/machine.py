@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import attrs
 
@@ -28,13 +29,13 @@ ENGINE_RAM_BYTES = 2 * GIB
 PARKED_BYTES = GIB
 
 
-def draw_shape(chance: random.Random) -> MachineShape:
+def draw_shape(chance: random.Random, host: HostId = HOST) -> MachineShape:
     """One to three cards of 24 GiB beside 256 GiB of host RAM."""
     names = [f"gpu{number}" for number in range(chance.choice([1, 1, 1, 2, 2, 3]))]
     cards = tuple(
         Gpu(
             id=GpuId(name),
-            uuid=f"GPU-{name}",
+            uuid=f"GPU-{name}" if host == HOST else f"GPU-{host}-{name}",
             name="Simulated",
             total_bytes=CARD_BYTES,
             domain=DomainName(name),
@@ -61,7 +62,7 @@ def draw_shape(chance: random.Random) -> MachineShape:
         )
         for card in cards
     )
-    return MachineShape(host=HOST, gpus=cards, domains=(ram, *devices))
+    return MachineShape(host=host, gpus=cards, domains=(ram, *devices))
 
 
 def phase_charges(card: DomainName, request_bytes: int, *, parks: bool) -> PhaseCharges:
@@ -74,9 +75,9 @@ def phase_charges(card: DomainName, request_bytes: int, *, parks: bool) -> Phase
 
 @attrs.frozen
 class WorldResolver:
-    """Fits a specification to the machine: the engine's part of it names its size."""
+    """Fits a specification to a machine: the engine's part of it names its size."""
 
-    shape: MachineShape
+    shapes: Mapping[HostId, MachineShape]
 
     def path_on(self, path: str, host: HostId) -> str:
         return path
@@ -97,12 +98,12 @@ class WorldResolver:
         )
         candidates = tuple(
             Candidate(
-                host=HOST,
+                host=host,
                 gpu=card.id,
                 gpu_uuid=card.uuid,
                 charges=phase_charges(card.domain, request_bytes, parks=parks),
             )
-            for card in self.shape.gpus
+            for card in self.shapes[host].gpus
         )
         windows = Windows(
             request_deadline_s=spec.request_deadline_s,

@@ -17,6 +17,7 @@ from capyctl.domain.ids import DeploymentId
 from capyctl.domain.specs import DeploymentSpec, Residency
 from capyctl.messages.catalogue import Create
 from capyctl.messages.deployment import Act, ActionKind, ReceiptKey, Replace
+from capyctl.messages.hosts import ActOnHost
 from capyctl.simulation.names import WorldClock, WorldIds
 
 ASK_S = 3600.0
@@ -30,8 +31,8 @@ class Sent:
     """One change, to be sent again under the same key."""
 
     target: DeploymentId | None
-    """None: the catalogue."""
-    message: Create | Act | Replace
+    """None: the catalogue, or the hosts actor."""
+    message: Create | Act | Replace | ActOnHost
 
     @property
     def key(self) -> tuple[str, str]:
@@ -45,6 +46,7 @@ class Desk:
     store: Store
     directory: Directory
     catalogue: Ref[Any]
+    hosts: Ref[Any] | None = None
 
     async def take(self, sent: Sent) -> str:
         """The receipt's JSON. Raises Refused, ActorGone, AskTimedOut, MailboxFull."""
@@ -52,11 +54,15 @@ class Desk:
         known = await self.store.find_receipt(scope, key)
         if known is not None:
             return known.response
-        response = await ask(self._ref(sent.target), sent.message, within_s=ASK_S)
+        response = await ask(self._ref(sent), sent.message, within_s=ASK_S)
         assert isinstance(response, str)
         return response
 
-    def _ref(self, target: DeploymentId | None) -> Ref[Any]:
+    def _ref(self, sent: Sent) -> Ref[Any]:
+        target = sent.target
+        if isinstance(sent.message, ActOnHost):
+            assert self.hosts is not None
+            return self.hosts
         if target is None:
             return self.catalogue
         found = self.directory.deployment_refs.get(target)
@@ -69,7 +75,7 @@ class Operator:
     """Draws changes and remembers what they were answered with, for as long as the world."""
 
     def __init__(self, chance: random.Random, clock: WorldClock, ids: WorldIds) -> None:
-        self._chance = chance
+        self.chance = chance
         self._clock = clock
         self._ids = ids
         self.history: list[Sent] = []
@@ -98,36 +104,36 @@ class Operator:
 
     def draw(self, directory: Directory) -> Sent | None:
         """A change that might make sense now; now and then one that was sent before."""
-        chance = self._chance
+        chance = self.chance
         known = list(directory.deployments)
         if self.history and chance.random() < 0.08:
             return chance.choice(self.history)
         if len(known) < 2 or (len(known) < 5 and chance.random() < 0.1):
-            return self._keep(self.create())
+            return self.keep(self.create())
         target = chance.choice(known)
         spec, revision = directory.deployments[target].spec, directory.deployments[target].revision
         if chance.random() < 0.03:
             revision += 1
         if chance.random() < 0.1:
-            return self._keep(self._replace(target, spec, revision))
+            return self.keep(self._replace(target, spec, revision))
         kinds, weights = zip(*_ACTIONS.items(), strict=True)
         action = chance.choices(kinds, weights)[0]
         index = None
         if action in (ActionKind.START, ActionKind.STOP) and chance.random() < 0.45:
             index = chance.randrange(spec.instances + (chance.random() < 0.1))
         evict = action is ActionKind.START and chance.random() < 0.5
-        return self._keep(self.act(target, action, revision, index=index, evict=evict))
+        return self.keep(self.act(target, action, revision, index=index, evict=evict))
 
-    def _keep(self, sent: Sent) -> Sent:
+    def keep(self, sent: Sent) -> Sent:
         self.history.append(sent)
         return sent
 
     def create(self) -> Sent:
         self._names_count += 1
-        spec = self._spec(f"m{self._names_count}")
-        if self._chance.random() < 0.1 and self._names_count > 1:
+        spec = self.spec(f"m{self._names_count}")
+        if self.chance.random() < 0.1 and self._names_count > 1:
             spec = attrs.evolve(spec, name=f"m{self._names_count - 1}")
-        return Sent(target=None, message=Create(spec=spec, receipt=self._receipt("create")))
+        return Sent(target=None, message=Create(spec=spec, receipt=self.receipt("create")))
 
     def act(
         self,
@@ -138,7 +144,7 @@ class Operator:
         index: int | None = None,
         evict: bool = False,
     ) -> Sent:
-        deadline_s = self._chance.choice([40.0, 300.0, DEADLINE_S])
+        deadline_s = self.chance.choice([40.0, 300.0, DEADLINE_S])
         scope = f"actions:{target}" if index is None else f"instance:{target}/{index}"
         message = Act(
             action=action,
@@ -146,26 +152,24 @@ class Operator:
             expected_revision=revision,
             deadline_at_ms=self._clock.wall_ms() + round(deadline_s * 1000),
             evict=evict,
-            receipt=self._receipt(scope),
+            receipt=self.receipt(scope),
         )
         return Sent(target=target, message=message)
 
     def _replace(self, target: DeploymentId, spec: DeploymentSpec, revision: int) -> Sent:
-        changed = attrs.evolve(spec, instances=self._chance.randint(1, 3))
-        if self._chance.random() < 0.5:
-            drawn = self._spec(spec.name)
-            changed = attrs.evolve(
-                drawn, routes=(*spec.routes[:1], f"r{self._chance.randrange(4)}")
-            )
+        changed = attrs.evolve(spec, instances=self.chance.randint(1, 3))
+        if self.chance.random() < 0.5:
+            drawn = self.spec(spec.name)
+            changed = attrs.evolve(drawn, routes=(*spec.routes[:1], f"r{self.chance.randrange(4)}"))
         message = Replace(
             spec=changed,
             expected_revision=revision,
-            receipt=self._receipt(f"replace:{target}"),
+            receipt=self.receipt(f"replace:{target}"),
         )
         return Sent(target=target, message=message)
 
-    def _spec(self, name: str) -> DeploymentSpec:
-        chance = self._chance
+    def spec(self, name: str) -> DeploymentSpec:
+        chance = self.chance
         residency = chance.choice([Residency.DEEP, Residency.HOST_BACKED, Residency.RESTART_ONLY])
         return DeploymentSpec(
             name=name,
@@ -183,7 +187,7 @@ class Operator:
             engine_part=str(chance.choice([6, 9, 11, 13, 16, 20, 23, 30])),
         )
 
-    def _receipt(self, scope: str) -> ReceiptKey:
+    def receipt(self, scope: str) -> ReceiptKey:
         key = self._ids.ulid()
         return ReceiptKey(scope=scope, key=key, fingerprint=f"f{key}")
 

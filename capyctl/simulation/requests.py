@@ -19,7 +19,6 @@ from capyctl.messages.deployment import DemandArose
 from capyctl.messages.instance import LeaseUnproven
 from capyctl.simulation.engine import Engine, EngineState
 from capyctl.simulation.faults import Faults
-from capyctl.simulation.sim_host import SimHost
 
 WAIT_S_MAX = 1800.0
 
@@ -50,7 +49,8 @@ class Requests:
     """All clients of one daemon's life."""
 
     directory: Directory
-    host: SimHost
+    find: Callable[[Lease], Engine | None]
+    """The engine that a lease leads to; None when the way there is closed."""
     tell: Callable[[Any, Any], None]
     chance: random.Random
     faults: Faults
@@ -80,8 +80,7 @@ class Requests:
         if lease is None:
             answer = client.answer
             return answer.code if isinstance(answer, InferenceRefusal) else "late"
-        await self._served(admission, lease)
-        return "served"
+        return await self._served(admission, lease)
 
     def _nudge(self, deployment: DeploymentId) -> None:
         ref = self.directory.deployment_refs.get(deployment)
@@ -95,24 +94,29 @@ class Requests:
             assert admission.withdraw(client), "neither answered nor waiting"
         return client.answer if isinstance(client.answer, Lease) else None
 
-    async def _served(self, admission: Admission, lease: Lease) -> None:
-        engine = next(e for e in self.host.engines.values() if e.record.port == lease.endpoint.port)
+    async def _served(self, admission: Admission, lease: Lease) -> str:
+        engine = self.find(lease)
+        if engine is None:
+            await trio.lowlevel.checkpoint()
+            admission.leave(lease, trio.current_time(), unproven=False)
+            return "engine_error"
         self.entered(lease, engine)
         engine.requests_count += 1
         unproven = engine.state is EngineState.GONE
         try:
             with trio.move_on_after(self._length_s()) as length:
                 await engine.gone.wait()
-            unproven = not length.cancelled_caught or self.host.rolls(self.faults.unproven_chance)
+            unproven = not length.cancelled_caught or self._rolls(self.faults.unproven_chance)
             if unproven and engine.state is not EngineState.GONE:
                 await self._linger(engine, admission, lease)
-                return
+                return "served"
         finally:
             engine.requests_count -= 1
             if not lease.closed:
                 admission.leave(lease, trio.current_time(), unproven=unproven)
                 if unproven:
                     self._tell_unproven(lease)
+        return "served"
 
     async def _linger(self, engine: Engine, admission: Admission, lease: Lease) -> None:
         """The client is gone; the engine works on for a while."""
@@ -126,7 +130,10 @@ class Requests:
         if ref is not None:
             self.tell(ref, LeaseUnproven(generation=lease.generation, why="client left"))
 
+    def _rolls(self, chance: float) -> bool:
+        return self.chance.random() < chance
+
     def _length_s(self) -> float:
-        if self.host.rolls(self.faults.slow_request_chance):
+        if self._rolls(self.faults.slow_request_chance):
             return self.chance.uniform(30.0, 200.0)
         return self.chance.uniform(0.2, 15.0)

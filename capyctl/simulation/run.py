@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import traceback
 from collections import Counter
 
@@ -24,6 +25,7 @@ from capyctl.simulation.faults import Faults, draw_faults
 from capyctl.simulation.machine import CARD_BYTES, draw_shape
 from capyctl.simulation.names import WorldClock, WorldIds
 from capyctl.simulation.operator import Operator, Sent, send_twice
+from capyctl.simulation.outside import OneMachine, Outside
 from capyctl.simulation.seeding import part, seeded_scheduler
 from capyctl.simulation.session import Lasting, Session, open_session
 from capyctl.simulation.sim_host import SimHost
@@ -39,6 +41,8 @@ POLL_S = 20.0
 TRIES_MAX = 5
 TRY_AGAIN_S = 60.0
 CARD_GIB = CARD_BYTES // GIB
+SAMPLE_PERIODS_S = (1.0, 5.0, 10.0, 10.0, 10.0)
+"""Looks at memory; most of them far apart, since each costs as much as a commit."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,9 +80,9 @@ class Simulation:
         self.chance = part(seed, "world")
         self.script = part(seed, "script")
         self.disk = Disk()
-        self.checks = Checks(self.disk, self._fail)
+        self.checks = Checks(self.disk, self.fail)
         self.clock, self.ids = WorldClock(), WorldIds()
-        self.operator = Operator(part(seed, "operator"), self.clock, self.ids)
+        self.operator = self.make_operator(part(seed, "operator"))
         self.reached: Counter[EdgeName] = Counter()
         self.session: Session | None = None
         self.served_count = self.sessions_count = 0
@@ -109,7 +113,7 @@ class Simulation:
             trace=trace,
         )
 
-    def _fail(self, problem: str) -> None:
+    def fail(self, problem: str) -> None:
         if self.problem is None:
             self.problem = f"at {trio.current_time():.3f} s: {problem}"
             self.checks.note(f"VIOLATION {problem}")
@@ -118,16 +122,30 @@ class Simulation:
     async def _bounded(self) -> None:
         with trio.move_on_after(VIRTUAL_S_MAX) as bound, self._scope:
             async with trio.open_nursery() as nursery:
-                self.host = SimHost(
-                    self.shape, self.chance, self.faults, nursery, self.checks.engine_changed
-                )
-                self.checks.host = self.host
+                self.outside = self.make_outside(nursery)
+                self.checks.machines = list(self.outside.machines)
                 nursery.start_soon(self._daemons)
+                await self.begin()
                 await self._unkind()
                 await self._kind()
                 nursery.cancel_scope.cancel()
         if bound.cancelled_caught:
-            self._fail("the world did not end")
+            self.fail("the world did not end")
+
+    def make_operator(self, chance: random.Random) -> Operator:
+        return Operator(chance, self.clock, self.ids)
+
+    def make_outside(self, nursery: trio.Nursery) -> Outside:
+        """The machine that daemons run on."""
+        host = SimHost(self.shape, self.chance, self.faults, nursery, self.checks.engine_changed)
+        period_s = part(self.seed, "sampler").choice(SAMPLE_PERIODS_S)
+        return OneMachine(host, sample_period_s=period_s)
+
+    async def begin(self) -> None:
+        """Before anything happens."""
+
+    async def settle(self) -> None:
+        """Faults are over: what an operator does about what they left behind."""
 
     # -- daemons -----------------------------------------------------------------------------
 
@@ -135,7 +153,7 @@ class Simulation:
         """One daemon after the other; a short pause between two."""
         lasting = Lasting(
             disk=self.disk,
-            host=self.host,
+            outside=self.outside,
             clock=self.clock,
             ids=self.ids,
             checks=self.checks,
@@ -169,7 +187,8 @@ class Simulation:
         last = self.disk.commits_count + self.chance.randint(1, 60)
         session.store.after = lambda count: session.end() if count == last else None
 
-    async def _daemon(self) -> Session:
+    async def daemon(self) -> Session:
+        """The one that runs now, or the next one."""
         await self._up.wait()
         session = self.session
         assert session is not None
@@ -180,17 +199,21 @@ class Simulation:
     async def _unkind(self) -> None:
         """Whatever happens, nothing bad does."""
         for _ in range(STEPS_COUNT):
-            session = await self._daemon()
+            session = await self.daemon()
             if session.store.broken:
                 session.end()
                 await trio.sleep(30)
                 continue
             for _ in range(self.script.choice([1, 1, 2, 4])):
-                self._something(session)
+                self.something(session)
             await trio.sleep(self.script.choice([0.0, 0.5, 2.0, 5.0, 30.0, 90.0]))
-            self.checks.all_held()
+            self.look()
 
-    def _something(self, session: Session) -> None:
+    def look(self) -> None:
+        """What must hold between two steps."""
+        self.checks.all_held()
+
+    def something(self, session: Session) -> None:
         known = list(session.directory.deployments)
         if known and self.script.random() < 0.5:
             wanted = self.script.choice(known)
@@ -214,12 +237,14 @@ class Simulation:
     async def _kind(self) -> None:
         """With the faults off, everything that is told to stop comes to nothing."""
         self.faults = Faults()
-        self.host.calm()
+        for machine in self.outside.machines:
+            machine.calm()
         if self.session is not None:
             self.session.calm()
             if self.session.store.broken:
                 self.session.end()
                 await trio.sleep(1)
+        await self.settle()
         await self._everybody_is_served()
         await self._stop_all()
         await self._until_nothing_is_left()
@@ -227,15 +252,17 @@ class Simulation:
 
     async def _everybody_is_served(self) -> None:
         """Each model that fits is started when it is asked for, whatever happened before."""
-        session = await self._daemon()
+        session = await self.daemon()
         await trio.sleep(SETTLE_S)
         held = any(d.spec.warm or d.spec.explicit for d in session.directory.deployments.values())
         for target in list(session.directory.deployments):
             outcome = await self._served(session, target)
             deployment = session.directory.deployments[target]
-            fits = deployment.resolved is not None and _gib(deployment) <= CARD_GIB
-            if outcome != "served" and fits and not held:
-                self._fail(f"{target} is not served: {outcome}")
+            if outcome != "served" and self.fits(deployment) and not held:
+                self.fail(f"{target} is not served: {outcome}")
+
+    def fits(self, deployment: Deployment) -> bool:
+        return deployment.resolved is not None and _gib(deployment) <= CARD_GIB
 
     def _start(self, session: Session, target: DeploymentId) -> Sent:
         revision = session.directory.deployments[target].revision
@@ -254,15 +281,15 @@ class Simulation:
         return outcome
 
     async def _stop_all(self) -> None:
-        session = await self._daemon()
+        session = await self.daemon()
         for target, deployment in list(session.directory.deployments.items()):
             sent = self.operator.act(target, ActionKind.STOP, deployment.revision)
             answer = await self.operator.send(session.desk, sent)
             if answer not in ("accepted", "not_found", "revision_conflict"):
-                self._fail(f"a stop was answered {answer}")
+                self.fail(f"a stop was answered {answer}")
 
     async def _until_nothing_is_left(self) -> None:
-        session = await self._daemon()
+        session = await self.daemon()
         left: list[str] = []
         for _ in range(int(SETTLE_S_MAX / POLL_S)):
             await trio.sleep(POLL_S)
@@ -271,15 +298,15 @@ class Simulation:
                 return
             if any(not d.operator_stopped for d in session.directory.deployments.values()):
                 await self._stop_all()
-        self._fail("not everything ends: " + "; ".join(left))
+        self.fail("not everything ends: " + "; ".join(left))
 
     async def _delete_all(self) -> None:
-        session = await self._daemon()
+        session = await self.daemon()
         for target, deployment in list(session.directory.deployments.items()):
             sent = self.operator.act(target, ActionKind.DELETE, deployment.revision)
             answer = await self.operator.send(session.desk, sent)
             if answer != "accepted":
-                self._fail(f"the deletion of {deployment} was answered {answer}")
+                self.fail(f"the deletion of {deployment} was answered {answer}")
         await trio.sleep(POLL_S)
         if self.disk.deployments or self.disk.instances:
-            self._fail(f"stored after all was deleted: {self.disk.deployments}")
+            self.fail(f"stored after all was deleted: {self.disk.deployments}")

@@ -9,21 +9,20 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actors import ChildSpec, Failure, Observer
+from actors import Failure, Observer
 from capyctl.control.directory import Directory
 from capyctl.control.recover import ControlPlane, open_control
-from capyctl.control.sampler import SamplerActor
 from capyctl.control.surroundings import World
 from capyctl.control.telling import TellingStore
 from capyctl.machines.idling import IdlePolicy
 from capyctl.simulation.checks import Checks
 from capyctl.simulation.courier import Courier
 from capyctl.simulation.faults import Faults
-from capyctl.simulation.machine import HOST, WorldResolver
+from capyctl.simulation.machine import WorldResolver
 from capyctl.simulation.names import WorldClock, WorldIds
 from capyctl.simulation.operator import Desk
+from capyctl.simulation.outside import Attached, Outside
 from capyctl.simulation.requests import Requests
-from capyctl.simulation.sim_host import HostDoor, SimHost
 from capyctl.simulation.sim_store import Disk, FailingActors, SimStore
 
 
@@ -32,7 +31,7 @@ class Lasting:
     """What outlives every daemon of a world."""
 
     disk: Disk
-    host: SimHost
+    outside: Outside
     clock: WorldClock
     ids: WorldIds
     checks: Checks
@@ -60,9 +59,10 @@ class Session:
     """A daemon that runs."""
 
     store: SimStore
-    door: HostDoor
+    attached: Attached
     courier: Courier
     directory: Directory
+    world: World
     control: ControlPlane
     desk: Desk
     requests: Requests
@@ -74,7 +74,7 @@ class Session:
     def end(self) -> None:
         """The process ends here, whatever it was doing."""
         self.store.end()
-        self.door.leave()
+        self.attached.leave()
         self.courier.closed = True
         self.failures.ended = True
         self.clients.cancel_scope.cancel()
@@ -93,6 +93,7 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
     stored = disk.load()
     directory = Directory()
     directory.load((*stored.deployments, *stored.instances, *stored.operations))
+    directory.load((*stored.hosts, *stored.invitations))
     store = SimStore(
         disk,
         lasting.chance,
@@ -102,7 +103,7 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
         after=lambda count: None,
     )
     store.listen(directory.apply)
-    door = HostDoor(lasting.host)
+    attached = lasting.outside.attach(directory)
     failures = Failures(checks)
     async with trio.open_nursery() as nursery, trio.open_nursery() as clients:
         courier = Courier(lasting.chance, nursery, faults)
@@ -112,34 +113,36 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
             store=failing,
             clock=lasting.clock,
             ids=lasting.ids,
-            hosts={HOST: door},
+            hosts=attached.hosts,
             directory=directory,
             session_epoch=stored.session_epoch,
             log=lambda event, **fields: checks.note(f"log {event} {fields}"),
             tell=courier.tell,
         )
         store.listen(checks.committed(directory))
-        resolve = WorldResolver(lasting.host.machine)
+        resolve = WorldResolver(lasting.outside.shapes)
         try:
             async with open_control(
                 world,
                 resolve=resolve,
-                own_host=HOST,
+                own_host=attached.own_host,
+                reach=attached.reach,
                 observer=failures,
                 idle=lasting.idle,
             ) as control:
                 checks.books = control.books
-                await _start_sampler(control, world)
+                await attached.begin(control, world, nursery)
                 yield Session(
                     store=store,
-                    door=door,
+                    attached=attached,
                     courier=courier,
                     directory=directory,
+                    world=world,
                     control=control,
-                    desk=Desk(store, directory, control.catalogue),
+                    desk=Desk(store, directory, control.catalogue, control.hosts),
                     requests=Requests(
                         directory,
-                        lasting.host,
+                        attached.find,
                         courier.tell,
                         lasting.chance,
                         faults,
@@ -153,10 +156,3 @@ async def open_session(lasting: Lasting, faults: Faults) -> AsyncIterator[Sessio
             checks.books = None
             clients.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
-
-
-async def _start_sampler(control: ControlPlane, world: World) -> None:
-    def make() -> SamplerActor:
-        return SamplerActor(world, placement=control.placement, host=HOST, kept=lambda *_: None)
-
-    await control.system.start_child(ChildSpec(name="sampler", make=make))

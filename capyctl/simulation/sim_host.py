@@ -40,6 +40,10 @@ class SimHost:
         self.faults = faults
         self.chance = chance
         self.engines: dict[LaunchId, Engine] = {}
+        self.differs = False
+        """Its files are not those of other machines."""
+        self.clock_s = 0.0
+        """By how much its monotonic clock differs from the server's."""
         self._nursery = nursery
         self._changed = changed
         self._ports_count = 0
@@ -143,8 +147,9 @@ class SimHost:
         if model_path not in self._measured and self.rolls(self.faults.unmeasurable_chance):
             raise Unmeasurable("io_error", "the disk did not answer")
         self._measured.add(model_path)
+        digit = "1" if self.differs else "0"
         return CheckpointFacts(
-            digest="sha256:" + "0" * 64, weights_bytes=8 * GIB, format="safetensors"
+            digest="sha256:" + digit * 64, weights_bytes=8 * GIB, format="safetensors"
         )
 
     def overbooked(self) -> list[str]:
@@ -288,14 +293,16 @@ class HostDoor:
 
     async def sample(self) -> MemorySample:
         await self._takes(0)
-        return self.host.look()
+        seen = self.host.look()
+        return attrs.evolve(seen, at_s=seen.at_s + self.host.clock_s)
 
     async def sample_engine(self, record: LaunchRecord) -> EngineSample | None:
         await self._takes(0.01)
         engine = self.host.engines[record.launch]
         if engine.state is not EngineState.SERVING:
             return None
-        return EngineSample(at_s=trio.current_time(), running=engine.requests_count, waiting=0)
+        at_s = trio.current_time() + self.host.clock_s
+        return EngineSample(at_s=at_s, running=engine.requests_count, waiting=0)
 
     async def log_tail(self, record: LaunchRecord, *, bytes_max: int) -> tuple[str, bool] | None:
         await trio.lowlevel.checkpoint()

@@ -21,7 +21,8 @@ from capyctl.contracts.store import (
 )
 from capyctl.domain.canonical import canonical_json
 from capyctl.domain.events import EVENT_PAYLOAD_BYTES_MAX, Event, Receipt
-from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.hosts import HostRecord, Invitation
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.machines.deployment import Deployment
 from capyctl.machines.instance import Instance
@@ -68,6 +69,8 @@ class Disk:
     deployments: dict[DeploymentId, Deployment] = attrs.field(factory=dict)
     instances: dict[InstanceId, Instance] = attrs.field(factory=dict)
     operations: dict[str, Operation] = attrs.field(factory=dict)
+    hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
+    invitations: dict[str, Invitation] = attrs.field(factory=dict)
     receipts: dict[tuple[str, str], Receipt] = attrs.field(factory=dict)
     events: list[Event] = attrs.field(factory=list)
     session_epoch: int = 0
@@ -83,6 +86,8 @@ class Disk:
             deployments=tuple(self.deployments.values()),
             instances=tuple(self.instances.values()),
             operations=tuple(o for o in self.operations.values() if o.open),
+            hosts=tuple(self.hosts.values()),
+            invitations=tuple(self.invitations.values()),
         )
 
     def apply(self, change: Change, now_ms: int) -> Committed:
@@ -101,6 +106,10 @@ class Disk:
                     self.instances[record.id] = record
                 case Operation():
                     self.operations[record.id] = record
+                case HostRecord():
+                    self.hosts[record.id] = record
+                case Invitation():
+                    self.invitations[record.id] = record
         for gone in change.removes:
             self.instances.pop(gone, None)
         if change.deleted is not None:

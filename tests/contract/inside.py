@@ -19,8 +19,9 @@ from capyctl.api.limits import Limits
 from capyctl.api.serve import open_loopback, serve_management
 from capyctl.config.role_document import generate_document
 from capyctl.config.settings import STANDALONE, load_standalone
-from capyctl.daemon.assemble import Daemon, open_daemon
+from capyctl.daemon.assemble import open_daemon
 from capyctl.daemon.machine import own_machine
+from capyctl.daemon.mirrors import Daemon
 from capyctl.telemetry.log import Log
 from tests.contract.fleet import Fleet
 from tests.contract.speaking import Target

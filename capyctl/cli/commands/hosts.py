@@ -15,7 +15,7 @@ from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import open_request
 from capyctl.cli.progress import Progress
 from capyctl.cli.render import MISSING, record, summary, table
-from capyctl.cli.sending import send_change
+from capyctl.cli.sending import send_host_change
 from capyctl.client.requests import PREFIX
 
 Row = Mapping[str, Any]
@@ -47,7 +47,7 @@ def invite(call: Call) -> int:
             fields["expires_in_ms"] = options.expires
         step = request.record("invite", "POST", f"{PREFIX}/invitations", fields)
     with _new_owner_file(path) as descriptor:
-        receipt = send_change(client, step)
+        receipt = send_host_change(client, step)
         document = receipt.pop("document", None)
         if not isinstance(document, str):
             raise CommandFailed(
@@ -149,7 +149,7 @@ def _act(call: Call, action: str) -> tuple[dict[str, Any], Client]:
         id = _host(client, wanted)["host_id"]
         path = f"{PREFIX}/hosts/{id}/actions"
         step = request.record("action", "POST", path, {"action": action})
-    return send_change(client, step), client
+    return send_host_change(client, step), client
 
 
 def _host(client: Client, id_or_name: str) -> dict[str, Any]:
