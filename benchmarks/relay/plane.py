@@ -11,6 +11,7 @@ from capyctl.dataplane.listener import serve
 from capyctl.dataplane.plane import Plane
 from capyctl.dataplane.records import RequestRecord
 from capyctl.dataplane.routes import ENGINE_PATHS, Route, RouteTable
+from capyctl.dataplane.tls import HostTls
 from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.launches import Endpoint
 from capyctl.gates.admission import Admission
@@ -22,11 +23,17 @@ RUNNING_MAX = 1024
 
 
 async def main(port: int, engine_port: int) -> None:
+    engine = Endpoint(host="127.0.0.1", port=engine_port, key="k", served_name="m")
+    await serve_model(port, engine)
+
+
+async def serve_model(port: int, engine: Endpoint, hosts_tls: HostTls | None = None) -> None:
+    """A plane with the one model ``m``."""
     deployment = DeploymentId("01J00000000000000000000000")
     admission = Admission(deployment, running_max=RUNNING_MAX)
     gate = Gate(InstanceId(deployment, 0))
     admission.add_gate(gate)
-    gate.open_for(Endpoint(host="127.0.0.1", port=engine_port, key="k", served_name="m"), 1)
+    gate.open_for(engine, 1)
     route = Route(
         name="m",
         deployment=deployment,
@@ -45,7 +52,7 @@ async def main(port: int, engine_port: int) -> None:
         if gate.unproven_count:
             gate.settle_unproven()
 
-    plane = Plane(routes=lambda: table, api_key=KEY, on_request=count)
+    plane = Plane(routes=lambda: table, api_key=KEY, on_request=count, hosts_tls=hosts_tls)
     await serve(("127.0.0.1", port), plane)
 
 

@@ -48,13 +48,13 @@ def pinned(core: str, command: list[str]) -> list[str]:
 
 
 class Process:
-    """A process group that ends with us. ``port`` is where it answers."""
+    """A process group that ends with us. ``port`` is where it answers; ``group`` None: in ours."""
 
-    def __init__(self, command: list[str], port: int, log: Path) -> None:
+    def __init__(self, command: list[str], port: int, log: Path, group: int | None = 0) -> None:
         self.port = port
         self.log = log
         with log.open("wb") as out:
-            self.child = subprocess.Popen(command, stdout=out, stderr=out, process_group=0)
+            self.child = subprocess.Popen(command, stdout=out, stderr=out, process_group=group)
 
     def wait_until_it_listens(self) -> None:
         end_s = time.monotonic() + START_S
@@ -111,10 +111,19 @@ def compiled(folder: Path) -> tuple[Path, Path]:
     return folder / "engine", folder / "load"
 
 
-def start_proxies(folder: Path, engine_port: int) -> dict[str, Process]:
-    """capyctl, and nginx and asyncio beside it as yardsticks; nginx only where it is installed."""
+def start_proxies(folder: Path, engine_port: int, *, far: bool) -> dict[str, Process]:
+    """capyctl, and nginx and asyncio beside it as yardsticks; nginx only where it is installed.
+
+    ``far``: also capyctl on two machines, under TLS and plain.
+    """
     started = {}
     python = [sys.executable, "-m"]
+    for name in ("two, tls", "two, plain") if far else ():
+        port = free_port()
+        more = ["plain"] if "plain" in name else []
+        module = "benchmarks.relay.two_machines"
+        command = [*python, module, str(port), str(engine_port), *more]
+        started[name] = Process(pinned(PROXY_CORE, command), port, folder / f"{name}.log")
     for name, module in (("capyctl", "plane"), ("asyncio", "stock")):
         port = free_port()
         command = [*python, f"benchmarks.relay.{module}", str(port), str(engine_port)]

@@ -21,6 +21,7 @@ from capyctl.domain.ids import HostId
 
 RAW_BYTES = 64 * 1024
 """Ciphertext received at once."""
+RECORD_MAX = 16 * 1024
 SEND_MAX = 256 * 1024
 """Plaintext that is enciphered at once; more waits for what is enciphered to be sent."""
 ALERT = "ALERT"
@@ -83,7 +84,11 @@ class TlsSocket:
         "_outgoing",
         "_polled",
         "_raw_ended",
+        "_raw_recv",
+        "_raw_send",
+        "_read",
         "_unsent",
+        "_write",
         "declined",
         "fd",
         "holds_back",
@@ -106,6 +111,8 @@ class TlsSocket:
             server_side=server_name is None,
             server_hostname=server_name,
         )
+        self._read, self._write = self.ssl.read, self.ssl.write
+        self._raw_recv, self._raw_send = polled.recv, polled.send
         self.socket = polled.socket
         self.fd = polled.fd
         self.hung_up = False
@@ -139,10 +146,10 @@ class TlsSocket:
             OSError: it broke, or was cut off.
         """
         parts: list[bytes] = []
+        total = 0
         if self._left_over:
             self._left_over = False
-            self._decipher(parts)
-        total = sum(map(len, parts)) if parts else 0
+            total = self._decipher(parts)
         while total < count and not self._raw_ended:
             try:
                 drained = self._receive()
@@ -182,10 +189,17 @@ class TlsSocket:
         if len(data) > SEND_MAX:
             data = memoryview(data)[:SEND_MAX]
         try:
-            taken = self.ssl.write(data)
+            taken = self._write(data)
         except ssl.SSLError as error:
             raise _broken(error) from None
-        self._flush()
+        ciphertext = self._outgoing.read()
+        try:
+            sent = self._raw_send(ciphertext)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(ciphertext):
+            self._unsent = memoryview(ciphertext)[sent:]
+            self.holds_back = True
         return taken
 
     def sendmsg(self, parts: Sequence[memoryview]) -> int:
@@ -279,7 +293,7 @@ class TlsSocket:
     def _receive(self) -> bool:
         """Ciphertext from the kernel, once. True when it has no more now."""
         try:
-            data = self._polled.recv(RAW_BYTES)
+            data = self._raw_recv(RAW_BYTES)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -294,10 +308,10 @@ class TlsSocket:
     def _decipher(self, parts: list[bytes]) -> int:
         """All that is in memory; how many bytes were added to ``parts``."""
         total = 0
-        read, incoming = self.ssl.read, self._incoming
+        incoming = self._incoming
         try:
             while True:
-                data = read(RAW_BYTES)
+                data = self._read(RECORD_MAX)
                 if not data:
                     self._end_in_order()
                     break
@@ -315,7 +329,7 @@ class TlsSocket:
 
     def _read_into(self, count: int, space: memoryview) -> int:
         try:
-            taken: int = self.ssl.read(count, space)  # type: ignore[assignment]  # stub of bytes
+            taken: int = self._read(count, space)  # type: ignore[assignment]  # stub of bytes
         except ssl.SSLWantReadError:
             return 0
         except ssl.SSLError as error:
@@ -368,7 +382,7 @@ class TlsSocket:
         if not data:
             return
         try:
-            sent = self._polled.send(data)
+            sent = self._raw_send(data)
         except BlockingIOError:
             sent = 0
         self._unsent = memoryview(data)[sent:]
