@@ -15,15 +15,23 @@ from capyctl.ledger.ledger import (
     charge,
     foreign_since,
     free,
-    hold,
-    open_ledger,
+    with_domains,
     withdraw,
 )
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.parking import parked_charges
 from capyctl.machines.switch import Switch
 from capyctl.messages.instance import Cause
-from capyctl.messages.placement import AskPark, Occupy, Reserve
+from capyctl.messages.placement import (
+    AskPark,
+    Charge,
+    EvictionFailed,
+    Free,
+    HostEligible,
+    Occupy,
+    Reserve,
+    Withdraw,
+)
 
 _IN_LINE = {InstanceState.QUEUED: Phase.COLD, InstanceState.WAKE_QUEUED: Phase.WAKE}
 
@@ -48,6 +56,10 @@ class Turn:
     entry: Entry
     """What its target will be charged."""
 
+    def concerns(self, told: Withdraw | Charge | Free | EvictionFailed | Occupy) -> bool:
+        """It is about the one that the switch is for, or one that is to make way."""
+        return told.instance == self.switch.target or told.instance in self.switch.left
+
 
 @attrs.define(eq=False)
 class Books:
@@ -60,20 +72,56 @@ class Books:
     foreign: Foreign = attrs.field(factory=dict)
     """What others hold on the devices, as far as was seen."""
     released_at_s: dict[HostId, float] = attrs.field(factory=dict)
+    closed: dict[HostId, str] = attrs.field(factory=dict)
+    """Machines on which nothing may begin now, and why."""
+    unparkable: set[HostId] = attrs.field(factory=set)
+    """Machines on which nothing may be parked now."""
 
     @classmethod
     def from_directory(cls, shapes: tuple[MachineShape, ...], directory: Directory) -> Books:
-        """Books of a daemon that begins: what the stored instances hold is charged."""
-        ledger = open_ledger(shapes)
-        for mine in directory.instances.values():
-            for one in mine.values():
-                ledger = booked(ledger, one)
-        return cls(ledger=ledger)
+        """Books of a daemon that begins: what the stored instances hold is charged, wherever.
 
-    def look(self, host: HostId, sample: MemorySample) -> None:
-        """Take in a look at memory; one from before the last release tells nothing."""
-        if sample.at_s > self.released_at_s.get(host, -1.0):
-            self.foreign = foreign_since(self.ledger, {host: sample}, self.foreign)
+        Machines that come and go are closed until it is told that they are here.
+        """
+        stored = [one for mine in directory.instances.values() for one in mine.values()]
+        entries = {one.id: entry for one in stored if (entry := entry_of(one)) is not None}
+        ledger = Ledger(pools={}, entries=entries)
+        for shape in shapes:
+            ledger = with_domains(ledger, shape.host, shape.domains)
+        return cls(ledger=ledger, closed=dict.fromkeys(directory.hosts, "offline"))
+
+    def publish(self, host: HostId, shape: MachineShape) -> None:
+        """The machine's memory counts from now on, and what is held there stays charged."""
+        self.ledger = with_domains(self.ledger, host, shape.domains)
+
+    def let(self, told: HostEligible) -> None:
+        """Whether anything may begin on a machine from now on."""
+        if told.eligible:
+            self.closed.pop(told.host, None)
+        else:
+            self.closed[told.host] = told.why
+        if told.parks:
+            self.unparkable.discard(told.host)
+        else:
+            self.unparkable.add(told.host)
+
+    def look(self, host: HostId, sample: MemorySample) -> bool:
+        """Take in a look at memory; one from before the last release tells nothing.
+
+        Whether what others hold beyond the free reserves has changed.
+        """
+        if sample.at_s <= self.released_at_s.get(host, -1.0):
+            return False
+        before = self.excess_bytes(host)
+        self.foreign = foreign_since(self.ledger, {host: sample}, self.foreign)
+        return self.excess_bytes(host) != before
+
+    def excess_bytes(self, host: HostId) -> int:
+        """What programs that are not ours hold of a machine's devices beyond the reserves."""
+        return sum(
+            max(0, self.foreign.get((host, name), 0) - domain.free_reserve_bytes)
+            for name, domain in self.ledger.domains_of(host).items()
+        )
 
     def turn_of(self, ask: str) -> Turn | None:
         return next((t for t in self.turns.values() if t.switch.ask == ask), None)
@@ -137,22 +185,16 @@ def reserve_for(one: Instance) -> Reserve:
     )
 
 
-def booked(ledger: Ledger, one: Instance) -> Ledger:
-    """The ledger with what a stored instance holds.
-
-    A limit that was lowered below what runs does not make it run less: the pool is widened
-    to what is held, and nothing new fits until something leaves.
-    """
+def entry_of(one: Instance) -> Entry | None:
+    """What a stored instance holds; None when that is nothing."""
     if one.held is None:
-        return ledger
-    host = one.held.candidate.host
-    entry = Entry(instance=one.id, host=host, phase=one.held.phase, charges=one.held.charges)
-    pools = dict(ledger.pools)
-    for name, held_bytes in entry.charges.items():
-        domain = pools.get((host, name))
-        if domain is None:
-            continue
-        total = ledger.charged_bytes((host, name)) + held_bytes
-        if total > domain.managed_limit_bytes:
-            pools[(host, name)] = attrs.evolve(domain, managed_limit_bytes=total)
-    return hold(attrs.evolve(ledger, pools=pools), entry)
+        return None
+    candidate = one.held.candidate
+    return Entry(
+        instance=one.id,
+        host=candidate.host,
+        phase=one.held.phase,
+        charges=one.held.charges,
+        gpu=candidate.gpu,
+        exclusive=candidate.exclusive,
+    )

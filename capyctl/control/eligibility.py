@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from capyctl.control.sessions import Session, SessionState
 from capyctl.domain.hosts import Compatibility, HostRecord, HostState
+from capyctl.messages.placement import HostEligible
 
 
 def why_not_eligible(record: HostRecord, session: Session | None) -> str | None:
@@ -31,4 +32,12 @@ def why_not_eligible(record: HostRecord, session: Session | None) -> str | None:
     return None
 
 
+def eligibility(record: HostRecord, session: Session | None) -> HostEligible:
+    """What placement is told of it. Where only the release is in the way, nothing parks either."""
+    why = why_not_eligible(record, session)
+    fits = (SUPPORTED if session is None else session.compatibility) in _PARKS
+    return HostEligible(host=record.id, eligible=why is None, why=why or "", parks=fits)
+
+
 SUPPORTED = Compatibility.SUPPORTED
+_PARKS = frozenset({SUPPORTED, Compatibility.UPGRADE_RECOMMENDED})

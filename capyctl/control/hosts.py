@@ -14,7 +14,7 @@ import attrs
 from actors import Actor, Ref, ReplyTo
 from capyctl.contracts.host import Host
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
-from capyctl.control.eligibility import why_not_eligible
+from capyctl.control.eligibility import eligibility
 from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.sessions import Session, SessionState
 from capyctl.control.surroundings import World
@@ -34,7 +34,7 @@ from capyctl.machines.instance import Instance
 from capyctl.messages import hosts as m
 from capyctl.messages.deployment import HostsChanged, ReceiptKey
 from capyctl.messages.instance import HostBack, HostLost, HostSuspended, InstanceMessage
-from capyctl.messages.placement import HostEligible, HostPublished
+from capyctl.messages.placement import HostPublished
 
 TOGETHER_S = 0.2
 """Deployments are told of hosts that change at the same time together."""
@@ -236,8 +236,7 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
             self._needs.open_host(record.id, publication)
             published = HostPublished(host=record.id, name=record.name, shape=publication.shape)
             tell(placement, published)
-        why = why_not_eligible(record, session)
-        tell(placement, HostEligible(host=record.id, eligible=why is None, why=why or ""))
+        tell(placement, eligibility(record, session))
 
     def _concerned(self, host: HostId) -> Iterator[Instance]:
         """What holds memory there, or may just have been granted some."""

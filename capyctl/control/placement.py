@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import trio
+
 from actors import Actor, Ref
-from capyctl.control.books import Books, Turn, Waiting, park_questions
+from capyctl.contracts.host import Host
+from capyctl.control.books import Books, Waiting, park_questions
+from capyctl.control.eligibility import eligibility
+from capyctl.control.fitting import answer_fit
+from capyctl.control.outlook import Outlook
 from capyctl.control.surroundings import World
 from capyctl.control.turns import Turns
-from capyctl.domain.ids import InstanceId, SwitchId
+from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.specs import Phase
-from capyctl.ledger.ledger import Entry, charge, free, hold, promise_park, withdraw
-from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, Wanted, commit, plan
-from capyctl.ledger.reasons import why_no_room, why_not_parked
-from capyctl.ledger.victims import Occupant, full_name, parked_shortage
+from capyctl.ledger.ledger import charge, free, promise_park, withdraw
+from capyctl.ledger.places import Wanted
+from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, commit
+from capyctl.ledger.reasons import why_not_parked
+from capyctl.ledger.victims import full_name, parked_shortage
 from capyctl.machines.switch import WINDOW_S, SwitchEvent, SwitchState, stopped
 from capyctl.messages import placement as m
-from capyctl.messages.deployment import FitAnswered
 from capyctl.messages.instance import (
     NoParkRoom,
     ParkRoom,
@@ -31,6 +37,9 @@ from capyctl.messages.instance import (
 )
 
 ROUNDS_MAX = 3
+LOOK_S = 1.0
+"""How long the line of several machines is left alone when nothing is known to have changed:
+requests that are served elsewhere let victims go without a word."""
 
 
 class PlacementActor(Actor[m.PlacementMessage]):
@@ -50,17 +59,30 @@ class PlacementActor(Actor[m.PlacementMessage]):
         self._books = books
         self._instance_ref = instance_ref
         self._first = first
+        self._outlook = Outlook(books, world)
         self._turns = Turns(books, world, self.timers, self._tell, window_s=window_s)
+        self._looked_at_s = 0.0
+        self._looking: set[HostId] = set()
 
     async def on_start(self) -> None:
         if not self._first:
             self._books.reconcile(self._world.directory)
+            self._hear_of_hosts()
             self._turns.set_timers_again()
             for question in park_questions(self._world.directory):
                 self._park_room(question)
             await self._serve_line()
 
+    def _hear_of_hosts(self) -> None:
+        """What was told of machines may have gone down with an earlier incarnation."""
+        sessions = self._world.sessions
+        for host, record in self._world.directory.hosts.items():
+            self._books.let(eligibility(record, sessions.of(host)))
+            if record.publication is not None:
+                self._books.publish(host, record.publication.shape)
+
     async def handle(self, message: m.PlacementMessage) -> None:
+        touched = self._about(message)
         match message:
             case m.Reserve():
                 self._books.line[message.ask] = Waiting(reserve=message)
@@ -83,44 +105,31 @@ class PlacementActor(Actor[m.PlacementMessage]):
             case m.SwitchTimedOut():
                 await self._turns.timed_out(message.switch)
             case m.Sampled():
-                self._books.look(message.host, message.sample)
+                if self._books.look(message.host, message.sample):
+                    touched.add(message.host)
+            case m.HostPublished():
+                self._books.publish(message.host, message.shape)
+            case m.HostEligible():
+                self._books.let(message)
             case _:
                 assert_never(message)
         self._refuse_after_failed_switches()
-        await self._serve_line()
+        fresh = message.ask if isinstance(message, m.Reserve) else None
+        await self._serve_line(touched | self._about(message), fresh=fresh)
 
-    # -- what is known of those who hold memory ----------------------------------------------
-
-    def _occupants(self) -> dict[InstanceId, Occupant]:
-        return {
-            id: self._occupant(id, known)
-            for id, known in self._books.occupancy.items()
-            if id in self._books.ledger.entries
-        }
-
-    def _occupant(self, id: InstanceId, known: m.Occupy) -> Occupant:
-        directory = self._world.directory
-        gate = directory.gate(id)
-        one = directory.instance(id)
-        phases = None if one.held is None else one.held.candidate.charges
-        parked = {} if phases is None else dict(phases.parked)
-        if one.held is not None and one.held.parked is not None:
-            parked = {**parked, **one.held.parked}
-        # Someone inside is in use right now: later than any that left.
-        last_used_s = gate.last_used_s or 0.0
-        if gate.lease_count:
-            last_used_s = self._world.clock.monotonic_s()
-        return Occupant(
-            instance=id,
-            state=known.state if known.state == one.state.value else "moving",
-            parks=known.parks,
-            protected=known.protected,
-            waiting=directory.admission(id.deployment).waiting_count > 0,
-            ready_elsewhere=known.ready_elsewhere,
-            last_used_s=last_used_s,
-            parked=parked,
-            grown=known.grown,
-        )
+    def _about(self, message: m.PlacementMessage) -> set[HostId]:
+        """Machines on which ``message`` may change who fits."""
+        match message:
+            case m.WindowOver() | m.SwitchTimedOut():
+                return set(self._books.turns)
+            case m.HostPublished(host=host) | m.HostEligible(host=host):
+                return {host}
+            case m.Reserve() | m.AskFit() | m.AskPark() | m.Sampled():
+                return set()
+            case _:
+                entry = self._books.ledger.entries.get(message.instance)
+                mine = {h for h, turn in self._books.turns.items() if turn.concerns(message)}
+                return mine if entry is None else {entry.host, *mine}
 
     async def _occupied(self, message: m.Occupy) -> None:
         if message.gone:
@@ -131,11 +140,23 @@ class PlacementActor(Actor[m.PlacementMessage]):
 
     # -- grants ------------------------------------------------------------------------------
 
-    async def _serve_line(self) -> None:
+    async def _serve_line(
+        self, touched: set[HostId] | None = None, *, fresh: str | None = None
+    ) -> None:
+        """Look at requests again, oldest first: those that could go to a machine of ``touched``.
+
+        At all of them without it, with one machine, and once in a while.
+        """
+        now_s = self._world.clock.monotonic_s()
+        every = touched is None or self._books.ledger.hosts_count <= 1
+        if every or now_s - self._looked_at_s >= LOOK_S:
+            every, self._looked_at_s = True, now_s
         for ask, waiting in list(self._books.line.items()):
             if ask not in self._books.line:
                 continue
-            await self._look_at(ask, waiting)
+            places = waiting.reserve.candidates
+            if every or ask == fresh or touched is None or any(c.host in touched for c in places):
+                await self._look_at(ask, waiting)
 
     async def _look_at(self, ask: str, waiting: Waiting) -> None:
         """1. It fits: granted. 2. It may evict and its host is free: a switch. 3. It waits.
@@ -143,21 +164,12 @@ class PlacementActor(Actor[m.PlacementMessage]):
         4. A request that can never fit, or had its rounds, is refused.
         """
         reserve = waiting.reserve
-        wanted = Wanted(
-            instance=reserve.instance, phase=reserve.phase, candidates=reserve.candidates
-        )
+        wanted = self._outlook.wanted(reserve.instance, reserve.phase, reserve.candidates)
         mine = self._books.turn_of(ask)
         if mine is not None and mine.switch.state is SwitchState.ADMISSION_CLOSED:
             return  # Its victims are on their way out.
-        beside = None if mine is not None else self._promised(reserve)
-        found = plan(
-            self._books.ledger,
-            wanted,
-            self._occupants(),
-            may_evict=mine is None and self._may_switch(waiting),
-            foreign=self._books.foreign,
-            beside=beside,
-        )
+        may_evict = mine is None and self._may_switch(waiting)
+        found = self._outlook.plan(wanted, may_evict=may_evict, mine=mine)
         match found:
             case Fits():
                 self._grant(ask, reserve, wanted, found)
@@ -165,10 +177,9 @@ class PlacementActor(Actor[m.PlacementMessage]):
                     # Room came by itself before anybody was moved.
                     await self._turns.step(mine, SwitchEvent.TARGET_UP)
             case FitsAfter():
-                if found.candidate.host not in self._books.turns:
-                    await self._switch(ask, waiting, wanted, found)
+                await self._switch(ask, waiting, wanted, found)
             case NoRoom():
-                if mine is None:
+                if mine is None and not (may_evict and self._outlook.waits_for_a_turn(wanted)):
                     self._no_room(ask, waiting, found)
 
     def _may_switch(self, waiting: Waiting) -> bool:
@@ -177,19 +188,6 @@ class PlacementActor(Actor[m.PlacementMessage]):
             return False
         return waiting.reserve.for_request or waiting.rounds_count < ROUNDS_MAX
 
-    def _promised(self, reserve: m.Reserve) -> Entry | None:
-        """The charge of a turn under way on a host this request could go to."""
-        for candidate in reserve.candidates:
-            turn = self._books.turns.get(candidate.host)
-            if turn is not None and turn.entry.instance not in self._granted(turn):
-                return turn.entry
-        return None
-
-    def _granted(self, turn: Turn) -> tuple[InstanceId, ...]:
-        entry = self._books.ledger.entries.get(turn.switch.target)
-        granted = entry is not None and entry.ask == turn.switch.ask
-        return (turn.switch.target,) if granted else ()
-
     async def _switch(self, ask: str, waiting: Waiting, wanted: Wanted, found: FitsAfter) -> None:
         """Another round of making room, within the rounds that a request has."""
         waiting.rounds_count += 1
@@ -197,8 +195,11 @@ class PlacementActor(Actor[m.PlacementMessage]):
             why = f"no room after {ROUNDS_MAX} rounds of moving idle models"
             self._refuse(ask, waiting.reserve, "insufficient_resources", why)
             return
-        waiting.switch = waiting.reserve.switch or SwitchId(self._world.ids.ulid())
+        waiting.switch = waiting.reserve.switch or self._fresh_switch()
         await self._turns.open(ask, waiting, wanted, found)
+
+    def _fresh_switch(self) -> SwitchId:
+        return SwitchId(self._world.ids.ulid())
 
     def _refuse_after_failed_switches(self) -> None:
         """A request whose switch failed is answered; an operator's start stays in line."""
@@ -216,22 +217,17 @@ class PlacementActor(Actor[m.PlacementMessage]):
 
     def _no_room(self, ask: str, waiting: Waiting, found: NoRoom) -> None:
         reserve = waiting.reserve
-        why = why_no_room(found, self._name)
+        why = self._outlook.why(found, reserve.instance)
         if reserve.for_request and found.hopeless:
             self._refuse(ask, reserve, "insufficient_resources", why)
+            return
+        if reserve.for_request and found.ineligible and not self._outlook.only_silent(found):
+            self._refuse(ask, reserve, "host_ineligible", why)
             return
         if waiting.told != why:
             waiting.told = why
             self._world.log("memory_is_waited_for", instance=str(reserve.instance), reason=why)
             self._tell(reserve.instance, ReserveWaits(ask=ask, reason=why))
-
-    def _name(self, instance: InstanceId) -> str:
-        """What people call an instance: its deployment, and its index where it has several."""
-        deployment = self._world.directory.deployments.get(instance.deployment)
-        if deployment is None:
-            return str(instance)
-        many = deployment.spec.instances > 1
-        return f"{deployment.spec.name}/{instance.index}" if many else deployment.spec.name
 
     def _refuse(self, ask: str, reserve: m.Reserve, code: str, reason: str) -> None:
         del self._books.line[ask]
@@ -241,51 +237,10 @@ class PlacementActor(Actor[m.PlacementMessage]):
         self._tell(reserve.instance, ReserveRefused(ask=ask, code=code, reason=reason))
 
     def _answer_fit(self, message: m.AskFit) -> None:
-        """Would these fit together? Books on a copy; the live ledger is not touched."""
-        trial, fitting, victims = self._books.ledger, [], []
-        short: str | None = None
-        whole_hosts = True
-        occupants = self._occupants()
-        for question in message.questions:
-            wanted = Wanted(
-                instance=InstanceId(message.deployment, question.index),
-                phase=question.phase,
-                candidates=question.candidates,
-            )
-            found = plan(
-                trial, wanted, occupants, may_evict=message.evict, foreign=self._books.foreign
-            )
-            if isinstance(found, NoRoom):
-                evict = "" if message.evict else "; `--evict` would move idle models out of the way"
-                why = why_no_room(found, self._name)
-                short = short or f"Instance {question.index}: {why}{evict}"
-                whole_hosts = whole_hosts and found.empty_host
-                continue
-            if isinstance(found, FitsAfter):
-                for victim in found.victims:
-                    trial = free(trial, victim.instance)
-                    occupants.pop(victim.instance, None)
-                    victims.append(victim.instance)
-            fitting.append(question.index)
-            trial = hold(
-                trial,
-                Entry(
-                    instance=wanted.instance,
-                    host=found.candidate.host,
-                    phase=question.phase,
-                    charges=found.candidate.charges.of(question.phase),
-                ),
-            )
-        answer = FitAnswered(
-            request=message.request,
-            fitting=tuple(fitting),
-            shortage=short,
-            code="startup_requires_empty_host" if short and whole_hosts else "capacity_blocked",
-            victims=tuple(victims),
-            switch=SwitchId(self._world.ids.ulid()) if victims else None,
-        )
+        """Would these fit together? The live ledger is not touched."""
         ref = self._world.directory.deployment_refs.get(message.deployment)
         if ref is not None:
+            answer = answer_fit(message, self._outlook, self._books.foreign, self._fresh_switch)
             self._world.tell(ref, answer)
 
     # -- changes of those who hold memory ----------------------------------------------------
@@ -314,12 +269,18 @@ class PlacementActor(Actor[m.PlacementMessage]):
         entry = self._books.ledger.entries.get(message.instance)
         if entry is None:
             return
+        if entry.host in self._books.unparkable:
+            closed = self._books.closed.get(entry.host, "its release does not fit")
+            why = f"nothing may be parked on {self._outlook.machine(entry.host)}: {closed}"
+            refused = NoParkRoom(ask=message.ask, reason=why, full="upgrade required")
+            self._tell(message.instance, refused)
+            return
         short = parked_shortage(self._books.ledger, entry, message.parked)
         if short is None:
             self._books.ledger = promise_park(self._books.ledger, message.instance, message.parked)
             self._tell(message.instance, ParkRoom(ask=message.ask))
             return
-        why = why_not_parked(short, self._name)
+        why = why_not_parked(short, self._outlook.name)
         self._world.log("park_has_no_room", instance=str(message.instance), reason=why)
         refused = NoParkRoom(ask=message.ask, reason=why, full=full_name(short))
         self._tell(message.instance, refused)
@@ -332,9 +293,31 @@ class PlacementActor(Actor[m.PlacementMessage]):
         await self._turns.target(instance, SwitchEvent.TARGET_GONE)
 
     def _note_release(self, instance: InstanceId) -> None:
+        """Memory came free; what was seen of it before tells nothing any more."""
         entry = self._books.ledger.entries.get(instance)
-        if entry is not None:
-            self._books.released_at_s[entry.host] = self._world.clock.monotonic_s()
+        if entry is None:
+            return
+        self._books.released_at_s[entry.host] = self._world.clock.monotonic_s()
+        if self._books.line and self._books.excess_bytes(entry.host):
+            self._look_now(entry.host)
+
+    def _look_now(self, host: HostId) -> None:
+        """Somebody waits, and others seemed to hold memory: look before the sampler does."""
+        known = self._world.hosts.get(host)
+        if known is not None and host not in self._looking:
+            self._looking.add(host)
+            self.spawn(self._sample, host, known)
+
+    async def _sample(self, host: HostId, known: Host) -> None:
+        try:
+            with trio.move_on_after(LOOK_S):
+                sample = await known.sample()
+                self._world.tell(self.ref, m.Sampled(host=host, sample=sample))
+        except Exception as problem:
+            # Whatever it is: the sampler looks again, and says what is wrong.
+            self._world.log("memory_not_sampled", of=host, problem=str(problem))
+        finally:
+            self._looking.discard(host)
 
     def _tell(self, instance: InstanceId, message: object) -> None:
         ref = self._instance_ref(instance)

@@ -9,11 +9,11 @@ from actors import Timers
 from capyctl.contracts.store import Change, StoreBroken
 from capyctl.control.books import Books, Turn, Waiting
 from capyctl.control.surroundings import World
-from capyctl.domain.ids import InstanceId, SwitchId
+from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.operations import OperationKind
 from capyctl.domain.victims import Victim
-from capyctl.ledger.ledger import Entry
-from capyctl.ledger.plan import FitsAfter, Wanted
+from capyctl.ledger.places import Wanted, entry_for
+from capyctl.ledger.plan import FitsAfter
 from capyctl.machines import switch as sw
 from capyctl.machines.setting_off import new_operation
 from capyctl.machines.switch import Switch, SwitchEvent, SwitchState
@@ -71,12 +71,7 @@ class Turns:
             victims=found.victims,
             explicit=not waiting.reserve.for_request,
         )
-        entry = Entry(
-            instance=wanted.instance,
-            host=host,
-            phase=wanted.phase,
-            charges=found.candidate.charges.of(wanted.phase),
-        )
+        entry = entry_for(wanted, found.candidate)
         now_s = self._world.clock.monotonic_s()
         turn = Turn(switch=switch, opened_at_s=now_s, entry=entry)
         self._books.turns[host] = turn
@@ -101,11 +96,19 @@ class Turns:
         for gate in gates:
             last_s = now_s if gate.lease_count else gate.last_used_s
             if last_s is not None:
+                window_s = self._window_of(turn.switch.host)
                 left_s = max(
                     left_s,
-                    sw.window_left_s(now_s, turn.opened_at_s, last_s, window_s=self._window_s),
+                    sw.window_left_s(now_s, turn.opened_at_s, last_s, window_s=window_s),
                 )
         return left_s
+
+    def _window_of(self, host: HostId) -> float:
+        """Each machine has its own."""
+        record = self._world.directory.hosts.get(host)
+        if record is None or record.publication is None:
+            return self._window_s
+        return record.publication.queue.admission_window_s
 
     async def _window(self, turn: Turn) -> None:
         """Close admission when the window is over, which may be now."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
 
 from capyctl.domain.devices import MachineShape, MemoryDomain, MemoryKind, MemorySample
-from capyctl.domain.ids import DomainName, HostId, InstanceId
+from capyctl.domain.ids import DomainName, GpuId, HostId, InstanceId
 from capyctl.domain.specs import Charges, Phase
 
 Pool: TypeAlias = tuple[HostId, DomainName]
@@ -28,6 +28,10 @@ class Entry:
     """What a withdrawn wake goes back to."""
     parks_to: Charges | None = None
     """What it will be charged once the park under way is done; counts as parked already."""
+    gpu: GpuId | None = None
+    """The device that it runs on."""
+    exclusive: bool = False
+    """Nothing else may run on that device; what is parked does not run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,28 +57,74 @@ class Shortage:
     """Held by programs that are not ours, beyond the free reserve."""
 
 
+_Entries: TypeAlias = Mapping[InstanceId, Entry]
+_Domains: TypeAlias = Mapping[DomainName, MemoryDomain]
+
+
 @attrs.frozen(kw_only=True)
 class Ledger:
     """Charges per instance. A ledger that books more than a limit cannot be built."""
 
     version: int = 0
     pools: Mapping[Pool, MemoryDomain]
+    """Changed by `with_domains` only, as ``entries`` is by `hold` and `free`."""
     entries: Mapping[InstanceId, Entry] = attrs.field(factory=dict)
+    _entries_on: Mapping[HostId, _Entries] | None = attrs.field(default=None, eq=False, repr=False)
+    """``entries`` of each host; kept up to date, because every figure is one host's."""
+    _domains_of: Mapping[HostId, _Domains] | None = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for pool, domain in self.pools.items():
-            charged = self.charged_bytes(pool)
+        if self._entries_on is not None and self._domains_of is not None:
+            return  # of a change to one host, which is checked there
+        domains: dict[HostId, dict[DomainName, MemoryDomain]] = {}
+        for (host, name), domain in self.pools.items():
+            domains.setdefault(host, {})[name] = domain
+        entries: dict[HostId, dict[InstanceId, Entry]] = {}
+        for id, entry in self.entries.items():
+            entries.setdefault(entry.host, {})[id] = entry
+        object.__setattr__(self, "_domains_of", domains)
+        object.__setattr__(self, "_entries_on", entries)
+        for host in domains:
+            self._check(host)
+
+    def _check(self, host: HostId) -> None:
+        for name, domain in self.domains_of(host).items():
+            charged = self.charged_bytes((host, name))
             assert charged <= domain.managed_limit_bytes, (
-                f"{pool[1]} of {pool[0]} is overbooked: {charged} of {domain.managed_limit_bytes}"
+                f"{name} of {host} is overbooked: {charged} of {domain.managed_limit_bytes}"
             )
+
+    @property
+    def hosts_count(self) -> int:
+        """Machines whose memory counts."""
+        assert self._domains_of is not None
+        return len(self._domains_of)
+
+    def domains_of(self, host: HostId) -> _Domains:
+        """The pools of one host; none for one that is not known."""
+        assert self._domains_of is not None
+        return self._domains_of.get(host, {})
+
+    def entries_on(self, host: HostId) -> _Entries:
+        """What is charged on one host."""
+        assert self._entries_on is not None
+        return self._entries_on.get(host, {})
+
+    def changed(self, host: HostId, here: _Entries, entries: _Entries) -> Ledger:
+        """The next version, with ``here`` on ``host``, which ``entries`` of all agree with."""
+        assert self._entries_on is not None
+        on = {**self._entries_on, host: here}
+        after = attrs.evolve(self, version=self.version + 1, entries=entries, entries_on=on)
+        after._check(host)
+        return after
 
     def charged_bytes(self, pool: Pool, *, without: InstanceId | None = None) -> int:
         """Bytes charged on ``pool``, leaving one instance out."""
         host, domain = pool
         return sum(
             entry.charges.get(domain, 0)
-            for entry in self.entries.values()
-            if entry.host == host and entry.instance != without
+            for entry in self.entries_on(host).values()
+            if entry.instance != without
         )
 
     def parked_bytes(self, pool: Pool, *, without: InstanceId | None = None) -> int:
@@ -82,9 +132,8 @@ class Ledger:
         host, domain = pool
         return sum(
             (entry.charges if entry.parks_to is None else entry.parks_to).get(domain, 0)
-            for entry in self.entries.values()
-            if entry.host == host
-            and entry.instance != without
+            for entry in self.entries_on(host).values()
+            if entry.instance != without
             and (entry.phase is Phase.PARKED or entry.parks_to is not None)
         )
 
@@ -93,8 +142,8 @@ class Ledger:
         host, domain = pool
         found = [
             Holder(instance=e.instance, phase=e.phase, held_bytes=e.charges[domain])
-            for e in self.entries.values()
-            if e.host == host and e.instance != without and e.charges.get(domain, 0) > 0
+            for e in self.entries_on(host).values()
+            if e.instance != without and e.charges.get(domain, 0) > 0
         ]
         return tuple(sorted(found, key=lambda h: (-h.held_bytes, str(h.instance))))
 
@@ -102,6 +151,24 @@ class Ledger:
 def open_ledger(shapes: tuple[MachineShape, ...]) -> Ledger:
     """An empty ledger over the domains of these machines."""
     return Ledger(pools={(s.host, d.name): d for s in shapes for d in s.domains})
+
+
+def with_domains(ledger: Ledger, host: HostId, domains: Sequence[MemoryDomain]) -> Ledger:
+    """The ledger in which ``host`` has these pools, and no others.
+
+    A limit that is below what is held does not make anything hold less: the pool is widened to
+    that, and nothing new fits until something leaves.
+    """
+    held = {d.name: ledger.charged_bytes((host, d.name)) for d in domains}
+    fresh = {
+        d.name: attrs.evolve(d, managed_limit_bytes=max(d.managed_limit_bytes, held[d.name]))
+        for d in domains
+    }
+    if ledger.domains_of(host) == fresh:
+        return ledger
+    pools = {pool: d for pool, d in ledger.pools.items() if pool[0] != host}
+    pools |= {(host, name): domain for name, domain in fresh.items()}
+    return Ledger(version=ledger.version + 1, pools=pools, entries=ledger.entries)
 
 
 Samples: TypeAlias = Mapping[HostId, MemorySample]
@@ -176,14 +243,11 @@ def foreign_bytes(ledger: Ledger, samples: Samples) -> Foreign:
     is shared with everything else, and its limits are shares of it.
     """
     found: dict[Pool, int] = {}
-    for pool, domain in ledger.pools.items():
-        host, name = pool
-        sample = samples.get(host)
-        if sample is None or domain.kind is not MemoryKind.DEVICE:
-            continue
-        if name in sample.available_bytes:
-            used = domain.total_bytes - sample.available_bytes[name]
-            found[pool] = max(0, used - ledger.charged_bytes(pool))
+    for host, sample in samples.items():
+        for name, domain in ledger.domains_of(host).items():
+            if domain.kind is MemoryKind.DEVICE and name in sample.available_bytes:
+                used = domain.total_bytes - sample.available_bytes[name]
+                found[host, name] = max(0, used - ledger.charged_bytes((host, name)))
     return found
 
 
@@ -197,10 +261,8 @@ def foreign_since(ledger: Ledger, fresh: Samples, before: Foreign) -> Foreign:
     found = {**before, **seen}
     for pool in seen:
         if any(
-            e.host == pool[0]
-            and e.phase in (Phase.COLD, Phase.WAKE)
-            and e.charges.get(pool[1], 0) > 0
-            for e in ledger.entries.values()
+            e.phase in (Phase.COLD, Phase.WAKE) and e.charges.get(pool[1], 0) > 0
+            for e in ledger.entries_on(pool[0]).values()
         ):
             found[pool] = max(seen[pool], before.get(pool, 0))
     return found
@@ -208,16 +270,28 @@ def foreign_since(ledger: Ledger, fresh: Samples, before: Foreign) -> Foreign:
 
 def hold(ledger: Ledger, entry: Entry) -> Ledger:
     """The ledger with ``entry`` in place of what its instance held before."""
-    entries = {**ledger.entries, entry.instance: entry}
-    return attrs.evolve(ledger, version=ledger.version + 1, entries=entries)
+    before = ledger.entries.get(entry.instance)
+    if before is not None and before.host != entry.host:
+        ledger = free(ledger, entry.instance)
+    here = {**ledger.entries_on(entry.host), entry.instance: entry}
+    return ledger.changed(entry.host, here, {**ledger.entries, entry.instance: entry})
 
 
 def free(ledger: Ledger, instance: InstanceId) -> Ledger:
     """The ledger without any charge of ``instance``; unchanged if it had none."""
-    if instance not in ledger.entries:
+    return free_all(ledger, (instance,))
+
+
+def free_all(ledger: Ledger, instances: Iterable[InstanceId]) -> Ledger:
+    """As `free`, of several."""
+    gone = {i: ledger.entries[i].host for i in instances if i in ledger.entries}
+    if not gone:
         return ledger
-    entries = {k: e for k, e in ledger.entries.items() if k != instance}
-    return attrs.evolve(ledger, version=ledger.version + 1, entries=entries)
+    entries = {k: e for k, e in ledger.entries.items() if k not in gone}
+    for host in dict.fromkeys(gone.values()):
+        here = {k: e for k, e in ledger.entries_on(host).items() if k not in gone}
+        ledger = ledger.changed(host, here, entries)
+    return ledger
 
 
 def withdraw(ledger: Ledger, instance: InstanceId, ask: str) -> Ledger:

@@ -8,10 +8,20 @@ from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.ids import DomainName, InstanceId
+from capyctl.domain.ids import DomainName, HostId, InstanceId
 from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
-from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, hold, lacks, shortage
+from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, free_all, hold, lacks
+from capyctl.ledger.places import (
+    Hosts,
+    Obstacle,
+    Wanted,
+    entry_for,
+    obstacle,
+    on_its_device,
+    placed,
+    preference,
+)
 from capyctl.ledger.victims import (
     Occupant,
     after_park,
@@ -20,19 +30,14 @@ from capyctl.ledger.victims import (
     may_go,
     parked_shortage,
 )
-from capyctl.ledger.whole_host import host_is_empty, takes_whole_host, whole_host
+from capyctl.ledger.whole_host import takes_whole_host
 
 PLANS_MAX = 4096
 """Bound on the sets of victims that are looked at for one place."""
+SEARCH_MAX = 8 * PLANS_MAX
+"""The same for all places of one plan; past it only the simplest sets are tried."""
 
-
-@attrs.frozen(kw_only=True)
-class Wanted:
-    """A request for the memory of one phase, and where it may be."""
-
-    instance: InstanceId
-    phase: Phase
-    candidates: tuple[Candidate, ...]
+Occupants: TypeAlias = Mapping[InstanceId, Occupant]
 
 
 @attrs.frozen(kw_only=True)
@@ -59,107 +64,73 @@ class NoRoom:
     short: Shortage | None
     """Of the place that comes nearest; None when there is no place at all."""
     hopeless: bool
-    """Not even with every unprotected instance gone."""
+    """Not even with every unprotected instance gone, and every machine there."""
 
     empty_host: bool = False
     """Its start takes a whole host, which may hold nothing but parked models."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What is in the way on each machine that may be used, by id; the nearest place of each."""
+    closed: tuple[tuple[HostId, str], ...] = ()
+    """Machines that could run it and may not be used now, by id, and why."""
+
+    @property
+    def ineligible(self) -> bool:
+        """No machine that could run it may be used now."""
+        return bool(self.closed) and not self.obstacles
 
 
 Plan: TypeAlias = Fits | FitsAfter | NoRoom
+_NO_HOSTS = Hosts()
 
 
 def plan(
     ledger: Ledger,
     wanted: Wanted,
-    occupants: Mapping[InstanceId, Occupant],
+    occupants: Occupants,
     *,
     may_evict: bool,
     foreign: Foreign | None = None,
-    beside: Entry | None = None,
+    hosts: Hosts = _NO_HOSTS,
 ) -> Plan:
-    """The best place for ``wanted``.
+    """The best place for ``wanted``, on machines where something may begin.
 
-    1. A place where it fits as things are: most room left, then by device name.
+    1. A place where it fits as things are, by `places.preference`.
     2. Evicting: on the one place with the fewest victims; among those, the ones
-       served elsewhere, then the least recently used.
+       served elsewhere, then the least recently used, then by preference.
     3. Evicting, and nothing else would do: parked copies of the same model go too.
     4. No room, with the figures of the place that comes nearest.
-
-    ``beside``: a charge that is promised to somebody else and not booked yet.
     """
-    place = _place_now(ledger, wanted, foreign, beside)
+    open_ones = tuple(c for c in wanted.candidates if c.host not in hosts.closed)
+    usable = attrs.evolve(wanted, candidates=open_ones)
+    place = _place_now(ledger, usable, foreign, hosts)
     if place is not None:
         return Fits(ledger_version=ledger.version, candidate=place)
-    if may_evict and beside is None:
+    if may_evict:
+        kept_free = {*hosts.promised, *hosts.switching}
+        places = tuple(c for c in open_ones if c.host not in kept_free)
+        within = attrs.evolve(usable, candidates=places)
         own = _own_parked(wanted, occupants)
-        found = _evict(ledger, wanted, occupants, foreign) or (
-            _evict(ledger, wanted, own, foreign) if own else None
+        found = _evict(ledger, within, occupants, foreign) or (
+            _evict(ledger, within, own, foreign) if own else None
         )
         if found is not None:
             return found
-    return _no_room(ledger, wanted, occupants, foreign)
+    return _no_room(ledger, wanted, occupants, foreign, hosts)
 
 
 def _place_now(
-    ledger: Ledger, wanted: Wanted, foreign: Foreign | None, beside: Entry | None
+    ledger: Ledger, wanted: Wanted, foreign: Foreign | None, hosts: Hosts
 ) -> Candidate | None:
     fitting = [
         place
         for candidate in wanted.candidates
-        if (place := placed(ledger, candidate, wanted, foreign, beside)) is not None
+        if (place := placed(ledger, candidate, wanted, foreign, hosts.promised.get(candidate.host)))
+        is not None
     ]
-    return min(fitting, key=lambda c: _rank(ledger, c, wanted), default=None)
+    return min(fitting, key=lambda c: preference(ledger, c, wanted), default=None)
 
 
-def placed(
-    ledger: Ledger,
-    candidate: Candidate,
-    wanted: Wanted,
-    foreign: Foreign | None,
-    beside: Entry | None = None,
-) -> Candidate | None:
-    """``candidate`` with what it is to be charged there now; None when it does not fit.
-
-    A start whose placeholder is larger than its host takes all that is left of an empty one.
-    """
-    mine = wanted.instance
-    charges = candidate.charges.of(wanted.phase)
-    if takes_whole_host(ledger, candidate, wanted.phase):
-        if beside is not None or not host_is_empty(ledger, candidate.host, but=mine):
-            return None
-        ready = candidate.charges.ready
-        if shortage(ledger, candidate.host, ready, replaces=mine, foreign=foreign) is not None:
-            return None
-        return whole_host(ledger, candidate, but=mine)
-    charges = _with_promise(charges, candidate, beside)
-    short = shortage(ledger, candidate.host, charges, replaces=mine, foreign=foreign)
-    return candidate if short is None else None
-
-
-def _with_promise(charges: Charges, candidate: Candidate, beside: Entry | None) -> Charges:
-    if beside is None or beside.host != candidate.host:
-        return charges
-    return {name: need + beside.charges.get(name, 0) for name, need in charges.items()}
-
-
-def _rank(ledger: Ledger, candidate: Candidate, wanted: Wanted) -> tuple[int, str, str]:
-    charges = candidate.charges.of(wanted.phase)
-    left = min(
-        (
-            ledger.pools[(candidate.host, name)].managed_limit_bytes
-            - ledger.charged_bytes((candidate.host, name), without=wanted.instance)
-            - need
-            for name, need in charges.items()
-            if (candidate.host, name) in ledger.pools
-        ),
-        default=0,
-    )
-    return (-left, candidate.host, candidate.gpu or "")
-
-
-def _own_parked(
-    wanted: Wanted, occupants: Mapping[InstanceId, Occupant]
-) -> Mapping[InstanceId, Occupant] | None:
+def _own_parked(wanted: Wanted, occupants: Occupants) -> Occupants | None:
     """The occupants, where parked ones of the deployment itself may go though it is waited for.
 
     Else a model would wait for memory that only its own parked copies hold. None: it has none.
@@ -175,14 +146,13 @@ def _own_parked(
 
 
 def _evict(
-    ledger: Ledger,
-    wanted: Wanted,
-    occupants: Mapping[InstanceId, Occupant],
-    foreign: Foreign | None,
+    ledger: Ledger, wanted: Wanted, occupants: Occupants, foreign: Foreign | None
 ) -> FitsAfter | None:
-    best: tuple[tuple[int, bool, float, str], FitsAfter] | None = None
+    best: tuple[tuple[object, ...], FitsAfter] | None = None
+    search = _Search(movable=_movable(ledger, wanted, occupants))
     for candidate in wanted.candidates:
-        victims = _victims(ledger, wanted, candidate, occupants, foreign)
+        most = None if best is None else len(best[1].victims)
+        victims = _victims(ledger, wanted, candidate, search, foreign, most)
         if victims is None:
             continue
         going = [occupants[v.instance] for v in victims]
@@ -190,7 +160,7 @@ def _evict(
             len(victims),
             any(not o.ready_elsewhere for o in going),
             max(o.last_used_s for o in going),
-            f"{candidate.host}/{candidate.gpu}",
+            *preference(ledger, candidate, wanted),
         )
         if best is None or rank < best[0]:
             found = FitsAfter(ledger_version=ledger.version, candidate=candidate, victims=victims)
@@ -198,26 +168,58 @@ def _evict(
     return None if best is None else best[1]
 
 
+@attrs.define
+class _Search:
+    """One plan's look for victims: who may go, by host, and how much may still be looked at."""
+
+    movable: Mapping[HostId, Sequence[Occupant]]
+    left_count: int = SEARCH_MAX
+
+    def sets(self, here: Sequence[Occupant], most: int | None) -> Iterator[Sequence[Occupant]]:
+        """Fewest first; past the bound more and more of them, in their order, until all go."""
+        size_max = len(here) if most is None else min(most, len(here))
+        for chosen in itertools.islice(_sets(here, size_max), min(PLANS_MAX, self.left_count)):
+            self.left_count -= 1
+            yield chosen
+        for size in range(1, size_max + 1):
+            yield here[:size]
+
+
+def _sets(occupants: Sequence[Occupant], size_max: int) -> Iterator[tuple[Occupant, ...]]:
+    for size in range(1, size_max + 1):
+        yield from itertools.combinations(occupants, size)
+
+
+def _movable(
+    ledger: Ledger, wanted: Wanted, occupants: Occupants
+) -> Mapping[HostId, Sequence[Occupant]]:
+    found: dict[HostId, list[Occupant]] = {c.host: [] for c in wanted.candidates}
+    for occupant in in_order(o for o in occupants.values() if may_go(o)):
+        entry = ledger.entries.get(occupant.instance)
+        if entry is not None and entry.host in found and occupant.instance != wanted.instance:
+            found[entry.host].append(occupant)
+    return found
+
+
 def _victims(
     ledger: Ledger,
     wanted: Wanted,
     candidate: Candidate,
-    occupants: Mapping[InstanceId, Occupant],
+    search: _Search,
     foreign: Foreign | None,
+    most: int | None,
 ) -> tuple[Victim, ...] | None:
-    """The fewest that make room on this place, or None."""
+    """The fewest that make room on this place, at most ``most``; or None."""
     here = [
         o
-        for o in in_order(occupants.values())
-        if o.instance != wanted.instance
-        and may_go(o)
-        and _in_the_way(ledger, ledger.entries.get(o.instance), candidate, wanted)
+        for o in search.movable[candidate.host]
+        if _in_the_way(ledger, ledger.entries[o.instance], candidate, wanted)
     ]
     short = {}
     if not takes_whole_host(ledger, candidate, wanted.phase):
         charges = candidate.charges.of(wanted.phase)
         short = lacks(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
-    for chosen in itertools.chain(itertools.islice(_sets(here), PLANS_MAX), _prefixes(here)):
+    for chosen in search.sets(here, most):
         if not _free_enough(ledger, chosen, short):
             continue
         for stops in (False, True):
@@ -237,23 +239,16 @@ def _free_enough(
     )
 
 
-def _in_the_way(ledger: Ledger, entry: Entry | None, candidate: Candidate, wanted: Wanted) -> bool:
-    if entry is None or entry.host != candidate.host:
-        return False
+def _in_the_way(ledger: Ledger, entry: Entry, candidate: Candidate, wanted: Wanted) -> bool:
+    """It is on the same host, and takes what is needed: memory, the device, or a place."""
     if takes_whole_host(ledger, candidate, wanted.phase) and entry.phase is not Phase.PARKED:
         return True
+    if on_its_device(entry, candidate):
+        return True
+    counts = wanted.max_per_host is not None
+    if counts and entry.instance.deployment == wanted.instance.deployment:
+        return True
     return any(entry.charges.get(name, 0) > 0 for name in candidate.charges.of(wanted.phase))
-
-
-def _sets(occupants: Sequence[Occupant]) -> Iterator[tuple[Occupant, ...]]:
-    for size in range(1, len(occupants) + 1):
-        yield from itertools.combinations(occupants, size)
-
-
-def _prefixes(occupants: Sequence[Occupant]) -> Iterator[Sequence[Occupant]]:
-    """Past the bound: more and more of them, in their order, until all are gone."""
-    for size in range(1, len(occupants) + 1):
-        yield occupants[:size]
 
 
 def _without(
@@ -291,25 +286,49 @@ def _why_stopped(ledger: Ledger, entry: Entry, occupant: Occupant) -> str | None
 def _no_room(
     ledger: Ledger,
     wanted: Wanted,
-    occupants: Mapping[InstanceId, Occupant],
+    occupants: Occupants,
     foreign: Foreign | None,
+    hosts: Hosts,
 ) -> NoRoom:
-    nearest: Shortage | None = None
+    nearest: dict[HostId, Obstacle] = {}
     hopeless = True
-    bare = ledger
-    for instance in ledger.entries:
-        known = occupants.get(instance)
-        if instance != wanted.instance and (known is None or not known.protected):
-            bare = free(bare, instance)
+    bare = free_all(ledger, _who_may_leave(ledger, wanted, occupants))
     wholes = [takes_whole_host(ledger, c, wanted.phase) for c in wanted.candidates]
     for candidate in wanted.candidates:
-        charges = candidate.charges.of(wanted.phase)
-        short = shortage(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
-        if short is not None and (nearest is None or _lack(short) < _lack(nearest)):
-            nearest = short
-        if placed(bare, candidate, wanted, None) is not None:
+        host = candidate.host
+        if hopeless and placed(bare, candidate, wanted, None) is not None:
             hopeless = False
-    return NoRoom(short=nearest, hopeless=hopeless, empty_host=bool(wholes) and all(wholes))
+        if host in hosts.closed:
+            continue
+        found = obstacle(ledger, candidate, wanted, foreign)
+        if found is not None and (host not in nearest or _nearer(found, nearest[host])):
+            nearest[host] = found
+    shorts = [found for found in nearest.values() if isinstance(found, Shortage)]
+    closed = {c.host: hosts.closed[c.host] for c in wanted.candidates if c.host in hosts.closed}
+    return NoRoom(
+        short=min(shorts, key=_lack, default=None),
+        hopeless=hopeless,
+        empty_host=bool(wholes) and all(wholes),
+        obstacles=tuple(nearest[host] for host in sorted(nearest)),
+        closed=tuple(sorted(closed.items())),
+    )
+
+
+def _who_may_leave(ledger: Ledger, wanted: Wanted, occupants: Occupants) -> list[InstanceId]:
+    """All but what is protected: what nothing was told of yet may leave as well."""
+    places = dict.fromkeys(candidate.host for candidate in wanted.candidates)
+    return [
+        id
+        for host in places
+        for id in ledger.entries_on(host)
+        if id != wanted.instance and not (id in occupants and occupants[id].protected)
+    ]
+
+
+def _nearer(found: Obstacle, known: Obstacle) -> bool:
+    if not isinstance(found, Shortage):
+        return False
+    return not isinstance(known, Shortage) or _lack(found) < _lack(known)
 
 
 def _lack(short: Shortage) -> int:
@@ -325,15 +344,11 @@ def commit(ledger: Ledger, wanted: Wanted, found: Fits, *, ask: str) -> Ledger |
     if found.ledger_version != ledger.version:
         return None
     before = ledger.entries.get(wanted.instance)
-    entry = Entry(
-        instance=wanted.instance,
-        host=found.candidate.host,
-        phase=wanted.phase,
-        charges=_covering(found.candidate.charges.of(wanted.phase), before),
-        ask=ask,
-        before=before,
+    entry = entry_for(wanted, found.candidate)
+    return hold(
+        ledger,
+        attrs.evolve(entry, charges=_covering(entry.charges, before), ask=ask, before=before),
     )
-    return hold(ledger, entry)
 
 
 def _covering(charges: Charges, before: Entry | None) -> Charges:

@@ -18,8 +18,7 @@ def takes_whole_host(ledger: Ledger, candidate: Candidate, phase: Phase) -> bool
         return False
     limits = {
         name: domain.managed_limit_bytes
-        for (host, name), domain in ledger.pools.items()
-        if host == candidate.host
+        for name, domain in ledger.domains_of(candidate.host).items()
     }
     charges = candidate.charges
     too_large = any(held > limits.get(name, held) for name, held in charges.cold.items())
@@ -30,17 +29,17 @@ def host_is_empty(ledger: Ledger, host: HostId, *, but: InstanceId) -> bool:
     """Nothing is ready, starting or waking there; parked models do not count."""
     return all(
         entry.phase is Phase.PARKED
-        for entry in ledger.entries.values()
-        if entry.host == host and entry.instance != but
+        for entry in ledger.entries_on(host).values()
+        if entry.instance != but
     )
 
 
 def whole_host(ledger: Ledger, candidate: Candidate, *, but: InstanceId) -> Candidate:
     """``candidate`` charged with all that parked models leave of every domain of its host."""
+    host = candidate.host
     cold = {
         name: max(0, domain.managed_limit_bytes - ledger.charged_bytes((host, name), without=but))
-        for (host, name), domain in ledger.pools.items()
-        if host == candidate.host
+        for name, domain in ledger.domains_of(host).items()
     }
     charges = attrs.evolve(candidate.charges, cold=cold)
     return attrs.evolve(candidate, charges=charges, startup=StartupSource.WHOLE_HOST)

@@ -152,6 +152,8 @@ class HostEligible:
     eligible: bool
     why: str = ""
     """Of one that is not, in words: ``offline``, ``draining``, ``revoked`` …"""
+    parks: bool = True
+    """Whether what runs there may still be parked: not where the release is too old or too new."""
 
 
 PlacementMessage: TypeAlias = (

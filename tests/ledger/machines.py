@@ -10,7 +10,7 @@ from capyctl.domain.ids import DeploymentId, DomainName, GpuId, HostId, Instance
 from capyctl.domain.specs import Candidate, Phase, PhaseCharges
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, Ledger, hold, open_ledger, shortage
-from capyctl.ledger.plan import Wanted
+from capyctl.ledger.places import Wanted
 from capyctl.ledger.victims import Occupant
 
 HOST = HostId("host")

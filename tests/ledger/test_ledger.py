@@ -21,7 +21,8 @@ from capyctl.ledger.ledger import (
     shortage,
     withdraw,
 )
-from capyctl.ledger.plan import Fits, Wanted, commit, plan
+from capyctl.ledger.places import Wanted
+from capyctl.ledger.plan import Fits, commit, plan
 from tests.ledger.machines import CARD_GIB, HOST, RAM, charges, id_of, places, shape_of
 
 SHAPE = shape_of(2)

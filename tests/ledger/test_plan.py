@@ -12,7 +12,8 @@ from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import Phase
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, Ledger, free, hold, lacks, open_ledger, shortage
-from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, Wanted, commit, plan
+from capyctl.ledger.places import Hosts, Wanted
+from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, commit, plan
 from capyctl.ledger.victims import Occupant, after_park, may_go
 from tests.ledger.machines import CARD_GIB, HOST, Scene, charges, id_of, places, scenes, shape_of
 
@@ -199,7 +200,10 @@ def test_a_promise_is_kept_free_and_evicts_nobody():
     promise = Entry(instance=id_of(98), host=HOST, phase=Phase.COLD, charges=charges(CARD, 10).cold)
 
     assert isinstance(plan(ledger, wanted, occupants, may_evict=True), Fits)
-    assert isinstance(plan(ledger, wanted, occupants, may_evict=True, beside=promise), NoRoom)
+    assert isinstance(
+        plan(ledger, wanted, occupants, may_evict=True, hosts=Hosts(promised={HOST: promise})),
+        NoRoom,
+    )
 
 
 def test_a_wake_gives_up_its_own_parked_charge():

@@ -9,7 +9,8 @@ from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.specs import Phase
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, foreign_since, hold, open_ledger, promise_park, shortage
-from capyctl.ledger.plan import NoRoom, Wanted, plan
+from capyctl.ledger.places import Wanted
+from capyctl.ledger.plan import NoRoom, plan
 from capyctl.ledger.reasons import why_no_room, why_not_parked
 from capyctl.ledger.victims import full_name, parked_shortage
 from tests.ledger.test_whole_host import HOST, NEW, candidate, gib, occupant, shape

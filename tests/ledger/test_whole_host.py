@@ -10,7 +10,8 @@ from capyctl.domain.ids import DeploymentId, DomainName, GpuId, HostId, Instance
 from capyctl.domain.specs import Candidate, Phase, PhaseCharges, StartupSource
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, charge, hold, open_ledger
-from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, Wanted, commit, plan
+from capyctl.ledger.places import Wanted
+from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, commit, plan
 from capyctl.ledger.victims import Occupant
 
 HOST = HostId("host")
