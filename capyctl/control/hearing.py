@@ -9,6 +9,7 @@ import attrs
 
 from actors import Ref
 from capyctl.contracts.hosts import HostSample
+from capyctl.control.directory import Directory
 from capyctl.control.sampler import take_engine_sample
 from capyctl.control.sessions import SessionState
 from capyctl.control.surroundings import World
@@ -85,23 +86,19 @@ class Hearing:
 class OnRecord:
     """Implements `contracts.hosts.HostDirectory` over what is committed."""
 
-    world: World
+    directory: Directory
 
     def record(self, host: HostId) -> HostRecord | None:
-        return self.world.directory.hosts.get(host)
+        return self.directory.hosts.get(host)
 
     def by_certificate(self, fingerprint: str) -> HostRecord | None:
-        records = self.world.directory.hosts.values()
+        records = self.directory.hosts.values()
         return next((r for r in records if fingerprint in r.certificates), None)
 
     def known_launches(self, host: HostId) -> Sequence[LaunchRecord]:
         return [
             one.launch
-            for mine in self.world.directory.instances.values()
+            for mine in self.directory.instances.values()
             for one in mine.values()
-            if one.launch is not None and _is_there(one.held, host)
+            if one.launch is not None and one.host == host
         ]
-
-
-def _is_there(held: Any, host: HostId) -> bool:
-    return held is not None and held.candidate.host == host

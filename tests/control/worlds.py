@@ -20,6 +20,7 @@ from capyctl.simulation.faults import Faults
 from capyctl.simulation.machine import draw_shape
 from capyctl.simulation.names import WorldClock, WorldIds
 from capyctl.simulation.operator import Sent
+from capyctl.simulation.outside import OneMachine
 from capyctl.simulation.session import Lasting, Session, open_session
 from capyctl.simulation.sim_host import SimHost
 from capyctl.simulation.sim_store import Disk
@@ -142,10 +143,10 @@ async def place(faults: Faults | None = None, shape: MachineShape | None = None)
     checks = Checks(disk, fail)
     async with trio.open_nursery() as nursery:
         host = SimHost(shape or one_card(), chance, faults, nursery, checks.engine_changed)
-        checks.host = host
+        checks.machines = [host]
         lasting = Lasting(
             disk=disk,
-            host=host,
+            outside=OneMachine(host),
             clock=WorldClock(),
             ids=WorldIds(),
             checks=checks,
