@@ -16,7 +16,7 @@ from capyctl.dataplane.parking import Bell
 from capyctl.dataplane.plane import Limits
 from capyctl.dataplane.poller import Poller
 from capyctl.dataplane.reading import RequestReader
-from capyctl.dataplane.tls import Wire
+from capyctl.dataplane.tls_socket import Wire
 
 RECV_BYTES = 256 * 1024
 KEPT_MAX = 64 * 1024

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable
 
 from capyctl.dataplane.bodies import Body
 from capyctl.dataplane.poller import PolledSocket, Poller
-from capyctl.dataplane.tls import HostTls, TlsSocket, Wire
+from capyctl.dataplane.tls import HostTls
+from capyctl.dataplane.tls_socket import TlsSocket, Wire
 from capyctl.domain.launches import Endpoint
 
 JOINED_MAX = 16 * 1024

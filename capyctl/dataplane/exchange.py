@@ -77,9 +77,8 @@ class Exchange:
         self._answer = answer
         self._deadline_s = arrived_s + admitted.route.request_deadline_s
         limits = serving.plane.limits
-        interval_s = limits.comment_interval_s
-        comments = admitted.streams and interval_s is not None
-        self._comment_s = arrived_s + interval_s if comments and interval_s else math.inf
+        interval_s = limits.comment_interval_s if admitted.streams else None
+        self._comment_s = math.inf if interval_s is None else arrived_s + interval_s
         self._dial = Dial(client, serving.pool, limits.connect_timeout_s)
         self._expired = False
         self._cut = False
@@ -104,9 +103,7 @@ class Exchange:
         if lease is None:
             return False
         link = serving.pool.take(lease.gate, lease.endpoint)
-        if link is None:
-            return False
-        return self._start_relay(link, lease).end is None
+        return link is not None and self._start_relay(link, lease).end is None
 
     async def run(self) -> None:
         try:

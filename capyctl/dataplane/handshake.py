@@ -9,7 +9,8 @@ import trio
 
 from capyctl.dataplane.alarms import Alarms
 from capyctl.dataplane.poller import PolledSocket
-from capyctl.dataplane.tls import ListenerTls, TlsSocket
+from capyctl.dataplane.tls import ListenerTls
+from capyctl.dataplane.tls_socket import TlsSocket
 
 HANDSHAKE_S_MAX = 10.0
 

@@ -24,7 +24,8 @@ from capyctl.dataplane.listener import serve
 from capyctl.dataplane.plane import Limits, Plane
 from capyctl.dataplane.routes import EnginePath, RouteTable
 from capyctl.dataplane.serving import Serving
-from capyctl.dataplane.tls import ListenerTls, TlsSocket, Wire
+from capyctl.dataplane.tls import ListenerTls
+from capyctl.dataplane.tls_socket import TlsSocket, Wire
 from capyctl.domain.ids import LaunchId
 
 INGRESS_LIMITS = Limits(

@@ -18,7 +18,8 @@ from capyctl.dataplane.poller import PolledSocket
 from capyctl.dataplane.pool import notice_vanishing
 from capyctl.dataplane.public import PublicDoor
 from capyctl.dataplane.serving import Serving, begin_serving
-from capyctl.dataplane.tls import ListenerTls, TlsSocket, Wire
+from capyctl.dataplane.tls import ListenerTls
+from capyctl.dataplane.tls_socket import TlsSocket, Wire
 from capyctl.domain.ids import HostId
 
 BACKLOG = 2048

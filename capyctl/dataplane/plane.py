@@ -11,7 +11,8 @@ import trio
 from capyctl.dataplane.cors import Cors
 from capyctl.dataplane.records import RequestRecord
 from capyctl.dataplane.routes import RouteTable
-from capyctl.dataplane.tls import HostTls, Wire
+from capyctl.dataplane.tls import HostTls
+from capyctl.dataplane.tls_socket import Wire
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.units import KIB, MIB
 

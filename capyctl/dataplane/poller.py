@@ -48,7 +48,7 @@ class PolledSocket:
 
     holds_back: ClassVar[bool] = False
     declined: ClassVar[bool] = False
-    """For those that keep what was sent, or are told of an end; see `tls.TlsSocket`."""
+    """For those that keep what was sent, or are told of an end; see `tls_socket.TlsSocket`."""
 
     def __init__(self, poller: Poller, raw: socket.socket) -> None:
         raw.setblocking(False)

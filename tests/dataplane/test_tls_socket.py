@@ -10,7 +10,7 @@ import trio
 
 from capyctl.dataplane.parking import Bell
 from capyctl.dataplane.poller import Poller
-from capyctl.dataplane.tls import TlsSocket
+from capyctl.dataplane.tls_socket import TlsSocket
 from tests.dataplane import certificates
 
 NAME = "host1.test"
