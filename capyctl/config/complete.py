@@ -212,8 +212,6 @@ def _check_devices(parsed: DeploymentDocument) -> None:
             "unsupported_capability",
             "multi_gpu_unsupported at `devices`: one instance runs on one device of a machine",
         )
-    if any(device.sharing == "exclusive" for device in parsed.devices):
-        raise unsupported("devices[0].sharing", "devices are shared on this host")
     named = {device.id for device in parsed.devices if device.id is not None}
     in_resources = parsed.resources.device_ids() if parsed.resources is not None else frozenset()
     if len(in_resources) > 1:

@@ -21,7 +21,7 @@ from capyctl.config.sources import SourcePolicy
 from capyctl.domain.canonical import canonical_json
 from capyctl.domain.devices import Profile
 from capyctl.domain.errors import Refused
-from capyctl.domain.specs import DeploymentSpec
+from capyctl.domain.specs import DeploymentSpec, Strategy
 
 ROOT = "/.models-directory-of-each-host"
 """Stands for every host's own; paths below it are relative in a specification."""
@@ -209,6 +209,8 @@ def _joined(
         model_path=_own(spec.model_path),
         draft_path=None if spec.draft_path is None else _own(spec.draft_path),
         allowed_hosts=hosts,
+        strategy=Strategy(parsed.placement.strategy),
+        max_per_host=parsed.placement.max_per_host,
         document=canonical_json(completed),
         engine_part=canonical_json(counted_apart),
     )

@@ -60,6 +60,9 @@ def resolve(
     """
     document = _document(spec)
     settings = document.engine_config
+    exclusive = _exclusive(document)
+    if exclusive and not machine.gpus:
+        raise unsupported("devices[0].sharing", "exclusive: this machine has no GPU")
     if facts is not None:
         _check_files(spec, settings, facts)
     request = sizing_request(spec, document, profile, facts)
@@ -79,7 +82,9 @@ def resolve(
     return ResolvedSpec(
         residency=found.residency,
         engine=_engine(spec, settings, profile, facts, found, typed, env),
-        candidates=tuple(_candidate(machine, place, request) for place in found.places),
+        candidates=tuple(
+            _candidate(machine, place, request, exclusive=exclusive) for place in found.places
+        ),
         windows=found.windows,
         weights_bytes=facts.weights_bytes if facts is not None else None,
         provisional=found.provisional,
@@ -217,7 +222,15 @@ def _value(settings: EngineConfig, name: str) -> str | int | bool | None:
     return found
 
 
-def _candidate(machine: MachineShape, place: Place, request: SizingRequest) -> Candidate:
+def _exclusive(document: DeploymentDocument) -> bool:
+    """Whether an instance wants its device alone."""
+    stated = any(device.sharing == "exclusive" for device in document.devices)
+    return stated or (document.resources is not None and document.resources.exclusive)
+
+
+def _candidate(
+    machine: MachineShape, place: Place, request: SizingRequest, *, exclusive: bool
+) -> Candidate:
     gpu = place.gpu
     declared = request.resources is not None
     stated = declared or request.startup_bytes is not None
@@ -228,4 +241,5 @@ def _candidate(machine: MachineShape, place: Place, request: SizingRequest) -> C
         charges=place.charges,
         startup=StartupSource.DECLARED if stated else StartupSource.DERIVED,
         declared=declared,
+        exclusive=exclusive,
     )

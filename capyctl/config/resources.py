@@ -59,6 +59,12 @@ class LongForm(Closed):
             if device.id is not None
         )
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether any phase wants its device alone. An instance runs on one device throughout."""
+        devices = (device for phase in Phase for device in getattr(self, phase.value).devices)
+        return any(device.sharing == "exclusive" for device in devices)
+
 
 class ShortForm(Closed):
     gpu: Size = 0
@@ -69,6 +75,10 @@ class ShortForm(Closed):
 
     def device_ids(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def exclusive(self) -> bool:
+        return False
 
 
 def _form(value: Any) -> str:

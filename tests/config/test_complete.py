@@ -223,7 +223,6 @@ def with_devices(*ids):
         ({"topology": {"tensor_parallel": 2}}, "unsupported combination", "topology"),
         ({"topology": {"pipeline_parallel": 3}}, "unsupported combination", "topology"),
         ({"devices": [{"id": "cuda0"}]}, "unsupported combination", "devices[0].id"),
-        ({"devices": [{"sharing": "exclusive"}]}, "unsupported combination", "devices[0].sharing"),
         (
             {"devices": [{"id": "gpu0"}], "resources": with_devices("gpu1")},
             "conflicting arguments",

@@ -14,6 +14,7 @@ from capyctl.config.complete_hosts import (
 )
 from capyctl.config.sources import SourcePolicy
 from capyctl.domain.errors import Refused
+from capyctl.domain.specs import Strategy
 from tests.config.documents import CHECKS, COMMIT, MINIMAL, profile
 
 A = HostOffer(id="01A", name="a", profiles=(profile("vllm"),), labels={"zone": "x"})
@@ -69,6 +70,7 @@ def test_named_hosts_by_name_or_id():
     spec = complete({**MINIMAL, "placement": {"hosts": ["01A", "b"], "max_per_host": 1}})
 
     assert spec.allowed_hosts == ("01A", "b")
+    assert (spec.strategy, spec.max_per_host) == (Strategy.SPREAD, 1)
     assert json.loads(spec.document)["placement"] == {"hosts": ["01A", "b"], "max_per_host": 1}
 
 

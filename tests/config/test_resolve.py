@@ -537,3 +537,49 @@ def test_weights_that_say_they_are_of_modelopt_cannot_be_parked():
     refused = refusal(document, measured=facts(quantization="modelopt"), family="sglang")
 
     assert "capability_missing:deep_park" in refused.message
+
+
+# Devices of one's own
+
+LONG = {
+    phase: {
+        "allocations": [
+            {"domain": "gpu0", "bytes": "9GiB"},
+            {"domain": "system", "bytes": "1GiB"},
+        ]
+    }
+    for phase in ("cold", "ready", "parking", "parked", "wake")
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "exclusive"),
+    [
+        ({}, False),
+        ({"devices": [{"sharing": "shared"}]}, False),
+        ({"devices": [{"sharing": "exclusive"}]}, True),
+        ({"devices": [{"id": "gpu0", "sharing": "exclusive"}]}, True),
+        ({"resources": LONG}, False),
+        (
+            {
+                "resources": {
+                    **LONG,
+                    "ready": {**LONG["ready"], "devices": [{"sharing": "exclusive"}]},
+                }
+            },
+            True,
+        ),
+    ],
+)
+def test_a_model_may_want_its_device_alone(document, exclusive):
+    found = resolved({**MINIMAL, **document}, measured=facts())
+
+    assert [one.exclusive for one in found.candidates] == [exclusive]
+
+
+def test_where_there_is_no_gpu_there_is_none_to_have_alone():
+    document = {**MINIMAL, "residency": "restart_only", "devices": [{"sharing": "exclusive"}]}
+
+    refused = refusal(document, without_gpu(), measured=facts())
+
+    assert refused.details == {"path": "devices[0].sharing"}
