@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import attrs
@@ -23,7 +23,7 @@ from capyctl.link.joining import join, open_join_file
 from capyctl.machines.host_changes import enrolled
 from capyctl.messages.hosts import EnrolHost, RenewHost
 from capyctl.store.sqlite_store import SqliteStore
-from capyctl.wire.enrolment import Redemption
+from capyctl.wire.enrolment import Redeemed, Redemption
 from tests.link.trust import authority, wall_ms
 from tests.store.making import IDS, opened
 
@@ -95,6 +95,8 @@ class Server:
     """Why machines were refused."""
     heard: list[Redemption]
     """What reached us."""
+    tamper: Callable[[Redeemed], Redeemed] = lambda answer: answer
+    """What becomes of an answer."""
 
     async def invite(
         self, name: str = "gpu-1", *, recover: HostId | None = None, minutes: int = 15
@@ -148,13 +150,11 @@ async def serving(folder: Path, *, port: int = 0) -> AsyncIterator[Server]:
         async def redeem(asked):
             heard.append(asked)
             try:
-                return await enrolment.redeem(asked)
+                return server.tamper(await enrolment.redeem(asked))
             except Killed:
                 raise trio.BrokenResourceError from None
 
-        bootstrap = Bootstrap(ours.contexts().bootstrap, redeem, log=lambda _, why: log.append(why))
-        nursery.start_soon(bootstrap.serve, listeners)
-        yield Server(
+        server = Server(
             folder=folder,
             authority=ours,
             store=store,
@@ -164,6 +164,9 @@ async def serving(folder: Path, *, port: int = 0) -> AsyncIterator[Server]:
             log=log,
             heard=heard,
         )
+        bootstrap = Bootstrap(ours.contexts().bootstrap, redeem, log=lambda _, why: log.append(why))
+        nursery.start_soon(bootstrap.serve, listeners)
+        yield server
         nursery.cancel_scope.cancel()
 
 

@@ -6,6 +6,7 @@ import ssl
 
 import pytest
 import trio
+import trio.testing
 
 from capyctl.link.contexts import (
     host_ingress_context,
@@ -15,7 +16,7 @@ from capyctl.link.contexts import (
     refresh_context,
     server_tls_name,
 )
-from capyctl.link.handshake import HandshakeFailed
+from capyctl.link.handshake import HandshakeFailed, accept_tls
 from capyctl.link.peers import peer_fingerprint, peer_host_id, peer_server_id, revoked, why_refused
 from tests.link.trust import DAY_MS, A, B, authority, machine, meet, wall_ms
 
@@ -180,6 +181,48 @@ async def test_a_revoked_certificate_is_refused_on_link_and_ingress_from_then_on
         assert "revoked" in why_refused(back.client)
     assert (await link(other, ours)).spoken
     assert (await ingress(ours, machine(tmp_path, ours))).spoken, "a fresh one of the same host"
+
+
+async def test_no_connection_is_taken_up_again_without_a_look_at_the_certificate(ours, tmp_path):
+    host = machine(tmp_path, ours)
+
+    for met in (await link(host, ours), await ingress(ours, host)):
+        assert met.spoken
+        assert not met.client.session.has_ticket
+
+
+async def test_an_alert_arrives_while_the_one_that_is_refused_talks_on(ours, tmp_path):
+    """A close with unread bytes resets a connection, and the alert would be gone."""
+    host = machine(tmp_path, ours)
+    ours.revoke([host.issued.serial])
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+
+    async def refuse():
+        async with listener:
+            with pytest.raises(HandshakeFailed):
+                await accept_tls(await listener.accept(), ours.contexts().control)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refuse)
+        async with await trio.open_tcp_stream(*listener.socket.getsockname()) as raw:
+            name = server_tls_name(ours.server_id)
+            tls = trio.SSLStream(raw, host.link, server_hostname=name)
+            for _ in range(20):
+                await tls.send_all(b"GET / HTTP/1.1\r\n")
+                await trio.testing.wait_all_tasks_blocked(0.001)
+            with pytest.raises(trio.BrokenResourceError) as refused:
+                await tls.receive_some(100)
+
+    assert revoked(refused.value)
+
+
+async def test_who_does_not_finish_a_handshake_is_cut_off(ours):
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    async with listener, await trio.open_tcp_stream(*listener.socket.getsockname()) as raw:
+        with pytest.raises(HandshakeFailed, match=r"within 0\.1 s"):
+            await accept_tls(await listener.accept(), ours.contexts().control, within_s=0.1)
+
+        assert await raw.receive_some(10) == b""
 
 
 async def test_older_tls_is_not_spoken(ours, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 
+import attrs
 import pytest
 import trio
 
@@ -335,6 +336,25 @@ async def test_a_state_directory_that_was_copied_does_not_join_as_another(tmp_pa
         )
 
     assert "identity" in words
+
+
+async def test_an_answer_for_another_host_or_key_is_not_taken(tmp_path):
+    async with serving(tmp_path / "server") as server:
+        other = await joined(tmp_path / "other", await server.invite("b"), "b")
+        pem = other.files.chain.read_text().partition("-----BEGIN C")
+        changes = (
+            {"host": other.host},
+            {"certificate_pem": "".join(pem[1:])},
+            {"host": other.host, "certificate_pem": "".join(pem[1:])},
+            {"certificate_pem": "nonsense"},
+        )
+
+        for change in changes:
+            server.tamper = lambda answer, change=change: attrs.evolve(answer, **change)
+            await refused("server_failed", tmp_path / "host", await server.invite())
+            server.owner.hosts = {other.host: server.owner.hosts[other.host]}
+
+    assert read_identity(tmp_path / "host" / "identity") is None
 
 
 async def test_a_machine_joins_once(tmp_path):
