@@ -34,6 +34,26 @@ def test_a_request_for_what_fits_nowhere_is_refused_with_figures(tmp_path):
     assert unknown.status == 404
 
 
+def test_a_model_that_wants_its_card_alone_shares_it_with_parked_ones_only(tmp_path):
+    """Both would fit by their bytes."""
+    alone = {"devices": [{"sharing": "exclusive"}]}
+    with running(tmp_path, simulate=simulation()) as daemon:
+        ready(daemon, "shared")
+        own = ready_by_request(daemon, "own", **alone)
+        states = {d["name"]: d["observed_state"] for d in daemon.snapshot()["deployments"]}
+        again = daemon.chat("shared", max_tokens=1)
+        daemon.wait_state(own, "parked")
+        check_truth(daemon)
+    assert states == {"shared": "parked", "own": "ready"}
+    assert again.status == 200
+
+
+def ready_by_request(daemon, name, **document):
+    id = daemon.create(name, 1024, **document)
+    assert daemon.chat(name, max_tokens=1).status == 200
+    return id
+
+
 def test_what_others_hold_on_the_card_is_not_given_out(tmp_path):
     """Ten of 24 GiB are somebody else's: what fits the empty card has to wait, with figures."""
     document = simulation(gpus=[{"memory": "24GiB", "used": "10GiB"}])
