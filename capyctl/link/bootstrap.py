@@ -26,8 +26,8 @@ from capyctl.wire.enrolment import (
     write_redeemed,
 )
 
-CONNECTIONS_MAX = 16
-CONNECTIONS_PER_S_MAX = 20.0
+CONNECTIONS_MAX = 64
+CONNECTIONS_PER_S_MAX = 50.0
 """More are closed at once. One that joins needs one connection."""
 EXCHANGE_S_MAX = 15.0
 _HEAD_BYTES_MAX = 8192
