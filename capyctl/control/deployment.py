@@ -25,7 +25,7 @@ from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.domain.receipts import action_receipt, configuration_receipt
 from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
-from capyctl.machines.actions import NeedFit, check_revision, decide
+from capyctl.machines.actions import check_revision, decide
 from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
 from capyctl.machines.host_files import (
@@ -43,6 +43,7 @@ from capyctl.machines.progress import activation_refusal, preinitialize_refused,
 from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
 from capyctl.machines.setting_off import Accepted
+from capyctl.machines.start_action import NeedFit
 from capyctl.messages import deployment as m
 from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
 from capyctl.messages.placement import AskFit

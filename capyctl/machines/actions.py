@@ -5,52 +5,40 @@ Numbered cases follow the management contract. Nothing here is committed or sent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
 
-from capyctl.domain.checkpoints import DigestState
 from capyctl.domain.errors import Refused
 from capyctl.domain.events import NewEvent
-from capyctl.domain.ids import OperationId
 from capyctl.domain.operations import OperationKind, OperationState
-from capyctl.domain.specs import Phase, Residency, ResolvedSpec
-from capyctl.machines.checkpoint import check_fetched
+from capyctl.domain.specs import Residency
 from capyctl.machines.deployment import (
-    COMING_UP,
     EMPTY,
-    GOING_DOWN,
     PARKING,
     Deployment,
     Desired,
     Picture,
-    candidates_of,
 )
-from capyctl.machines.instance import Instance, InstanceState
-from capyctl.machines.observed import STOPS, observed_instance
+from capyctl.machines.instance import InstanceState
+from capyctl.machines.observed import observed_instance
 from capyctl.machines.setting_off import (
     Accepted,
-    ToInstance,
     begin_parks,
-    begin_starts,
     begin_stops,
-    begins,
     new_operation,
+)
+from capyctl.machines.start_action import (
+    NeedFit,
+    awaits_its_machine,
+    check_startable,
+    goes_down,
+    start,
+    unmark,
 )
 from capyctl.machines.table import Moment
 from capyctl.messages.deployment import Act, ActionKind, FitAnswered
 from capyctl.messages.instance import Cause, Mark
-from capyctl.messages.placement import FitQuestion
-
-
-@attrs.frozen(kw_only=True)
-class NeedFit:
-    """Placement must be asked first: would these find room?"""
-
-    questions: tuple[FitQuestion, ...]
-    evict: bool
-
 
 Decision: TypeAlias = NeedFit | Accepted
 
@@ -96,140 +84,6 @@ def _check_deadline(deployment: Deployment, deadline_at_ms: int, moment: Moment)
             f"deadline_ms must be in the future and at most {span_s:g} s ahead "
             f"(timeouts.request_deadline_ms)",
         )
-
-
-def check_startable(deployment: Deployment) -> ResolvedSpec:
-    """The resolved configuration, once the model's files allow a start. Raises Refused."""
-    digest = deployment.checkpoint
-    if digest.state is DigestState.PENDING:
-        check_fetched(deployment)
-        why = f" ({digest.diagnostic}: {digest.detail})" if digest.diagnostic else ""
-        raise Refused(
-            "checkpoint_digest_pending", f"The model's files are still being measured{why}"
-        )
-    if digest.state is DigestState.MISMATCH:
-        raise Refused("checkpoint_mismatch", digest.detail or "The model's files changed")
-    if digest.state is DigestState.UNUSABLE or deployment.resolved is None:
-        raise Refused("checkpoint_unusable", digest.detail or "The model's files do not fit")
-    return deployment.resolved
-
-
-def start(
-    picture: Picture,
-    action: Act,
-    moment: Moment,
-    fit: FitAnswered | None,
-    *,
-    indexes: frozenset[int] | None,
-) -> Decision:
-    """Start stopped instances and wake parked ones; lifts earlier stops.
-
-    1. A stop that is not proven yet, or an instance in doubt: still_stopping.
-    2. Every instance runs: runtime_retained.
-    3. Everything that does not run is on its way: joined.
-    4. Nothing that is to start finds room: capacity_blocked (evicting: not all find room).
-    """
-    resolved = check_startable(picture.deployment)
-    chosen = [one for one in picture.active if indexes is None or one.id.index in indexes]
-    if any(_goes_down(picture, one) for one in chosen):
-        raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
-    coming = [one for one in chosen if one.state in COMING_UP or begins(picture, one)]
-    wakes = [
-        one
-        for one in chosen
-        if one not in coming and (one.state is InstanceState.PARKED or one.state in PARKING)
-    ]
-    colds = [one for one in chosen if one not in coming and one.state in EMPTY]
-    if not wakes and not colds:
-        if not coming:
-            raise Refused("runtime_retained", "Every instance is already running")
-        joined = _joined(picture, coming)
-        return Accepted(
-            deployment=_lifted(picture.deployment, chosen),
-            tell=_unmark(chosen),
-            answers=joined,
-            joined=True,
-            victims=() if action.evict else None,
-        )
-    if fit is None:
-        questions = (
-            *(_question(one, picture.deployment, resolved, Phase.WAKE) for one in wakes),
-            *(_question(one, picture.deployment, resolved, Phase.COLD) for one in colds),
-        )
-        return NeedFit(questions=questions, evict=action.evict)
-    wanted = len(wakes) + len(colds)
-    short = not fit.fitting and not coming if not action.evict else len(fit.fitting) < wanted
-    if short and not (not action.evict and len(coming) > 0):
-        raise Refused(fit.code, fit.shortage or "No room for it now")
-    return _accept_start(picture, action, moment, resolved, wakes, colds, fit)
-
-
-def _goes_down(picture: Picture, one: Instance) -> bool:
-    """A stop of it is accepted, under way, or not proven."""
-    if one.state in GOING_DOWN or one.state is InstanceState.UNCERTAIN:
-        return True
-    return any(operation.kind in STOPS for operation in picture.accepted(one))
-
-
-def _joined(picture: Picture, coming: list[Instance]) -> OperationId | None:
-    for one in coming:
-        if one.operation is not None:
-            return one.operation.id
-        for operation in picture.accepted(one):
-            return operation.id
-        if one.then is not None:
-            return one.then.operation.id
-    return None
-
-
-def _question(
-    one: Instance, deployment: Deployment, resolved: ResolvedSpec, phase: Phase
-) -> FitQuestion:
-    held = one.held
-    candidates = candidates_of(deployment, resolved)
-    if phase is Phase.WAKE and held is not None:
-        candidates = (held.candidate,)
-    return FitQuestion(index=one.id.index, phase=phase, candidates=candidates)
-
-
-def _lifted(deployment: Deployment, chosen: Iterable[Instance]) -> Deployment:
-    indexes = {one.id.index for one in chosen}
-    marked = tuple(index for index in deployment.marked if index not in indexes)
-    return attrs.evolve(deployment, operator_stopped=False, desired=Desired.READY, marked=marked)
-
-
-def _unmark(chosen: Iterable[Instance]) -> tuple[ToInstance, ...]:
-    return tuple(
-        (one.id.index, Mark(operator_stopped=False)) for one in chosen if one.operator_stopped
-    )
-
-
-def _accept_start(
-    picture: Picture,
-    action: Act,
-    moment: Moment,
-    resolved: ResolvedSpec,
-    wakes: list[Instance],
-    colds: list[Instance],
-    fit: FitAnswered,
-) -> Accepted:
-    chosen = [*colds, *wakes]
-    begun = begin_starts(
-        _lifted(picture.deployment, chosen),
-        resolved,
-        (*colds, *wakes),
-        moment,
-        cause=Cause.OPERATOR,
-        deadline_at_ms=action.deadline_at_ms,
-        may_evict=action.evict,
-        switch=fit.switch,
-    )
-    return attrs.evolve(
-        begun,
-        tell=(*_unmark(chosen), *begun.tell),
-        victims=fit.victims if action.evict else None,
-        switch=fit.switch if action.evict else None,
-    )
 
 
 def stop(picture: Picture, action: Act, moment: Moment) -> Accepted:
@@ -303,7 +157,10 @@ def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
     if picture.deployment.preinitialize is not None:
         open_id = picture.deployment.preinitialize.id
         return Accepted(deployment=picture.deployment, answers=open_id, joined=True)
-    if any(_goes_down(picture, one) for one in picture.active):
+    lost = [one for one in picture.active if one.lost is not None]
+    if lost:
+        raise awaits_its_machine(lost[0])
+    if any(goes_down(picture, one) for one in picture.active):
         raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
     operation = new_operation(
         picture.deployment.id,
@@ -323,7 +180,7 @@ def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
     return Accepted(
         deployment=begun,
         operations=(operation,),
-        tell=_unmark(picture.active),
+        tell=unmark(picture.active),
         answers=operation.id,
     )
 

@@ -179,9 +179,9 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
 
     1. An operator stopped it, as a whole or every instance.
     2. Something of it serves, or is on its way: not refused.
-    3. Only an operator's action may start it, and none has.
-    4. Its files are known not to work, or cannot be had.
-    5. Every instance is in doubt: waiting would not end that.
+    3. Every instance is in doubt: waiting would not end that.
+    4. Only an operator's action may start it, and none has.
+    5. Its files are known not to work, or cannot be had.
     """
     deployment = picture.deployment
     active = picture.active
@@ -192,12 +192,19 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
     states = [one.state for one in active if not one.operator_stopped]
     if any(s is InstanceState.READY or s in COMING_UP for s in states):
         return None
+    lost = {one.id.index: one for one in active if one.lost is not None}
     if picture.operations and any(
-        o.kind in (OperationKind.INITIALIZE, OperationKind.RESTORE) and not o.given_up
+        o.kind in (OperationKind.INITIALIZE, OperationKind.RESTORE)
+        and not o.given_up
+        and o.instance not in lost
         for o in picture.operations.values()
     ):
         return None
     name = deployment.spec.name
+    if states and all(s in UNKNOWN for s in states):
+        why = next((one.failure.detail for one in lost.values() if one.failure), None)
+        text = "is being checked after a disturbance" if why is None else f"is away: {why}"
+        return InferenceRefusal(code="unavailable", message=f"`{name}` {text}; try again shortly.")
     if deployment.spec.explicit and not (deployment.restarts or deployment.moves):
         return InferenceRefusal(
             code="deployment_inactive",
@@ -216,10 +223,5 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
     if failure is not None:
         return InferenceRefusal(
             code="conflict", message=f"The files of `{name}` cannot be fetched: {failure}."
-        )
-    if states and all(s in UNKNOWN for s in states):
-        return InferenceRefusal(
-            code="unavailable",
-            message=f"`{name}` is being checked after a disturbance; try again shortly.",
         )
     return None

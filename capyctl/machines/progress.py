@@ -218,7 +218,7 @@ def _demand(picture: Picture, moment: Moment) -> Accepted | None:
         return None
     if deployment.checkpoint.state is not DigestState.RECORDED or deployment.resolved is None:
         return None
-    usable = [one for one in picture.active if not one.operator_stopped]
+    usable = [one for one in picture.active if not one.operator_stopped and one.lost is None]
     if any(_on_its_way(picture, one) for one in usable):
         return None
     parked = [one for one in usable if one.state is InstanceState.PARKED]
@@ -259,7 +259,7 @@ def activation_refusal(name: str, failure: Failure) -> InferenceRefusal:
     """What waiting requests are answered with when the start they waited for failed.
 
     1. No room, however often others were moved: 429 insufficient_resources.
-    2. The switch that was to make room failed: 503 unavailable.
+    2. The switch that was to make room failed, or no machine may be used: 503 unavailable.
     3. Anything else: 500 activation_failed; each new request tries anew.
     """
     if failure.code == "insufficient_resources":
@@ -269,5 +269,9 @@ def activation_refusal(name: str, failure: Failure) -> InferenceRefusal:
     if failure.code == "switch_failed":
         return InferenceRefusal(
             code="unavailable", message=f"`{name}` could not be switched to: {failure.detail}"
+        )
+    if failure.code == "host_ineligible":
+        return InferenceRefusal(
+            code="unavailable", message=f"`{name}` has no machine to run on: {failure.detail}"
         )
     return InferenceRefusal(code="activation_failed", message=f"`{name}` did not start: {failure}")

@@ -151,7 +151,12 @@ def wait_for_room(one: Instance, event: ReserveWaits, moment: Moment) -> Step[In
 def _placement_token(reason: str) -> str:
     """What the status says of one that waits; the reason has the figures."""
     token = reason.partition(":")[0]
-    named = ("no_host_fits", "startup_requires_empty_host", "host_ineligible")
+    named = (
+        "no_host_fits",
+        "startup_requires_empty_host",
+        "host_ineligible",
+        "device_conflict",
+    )
     return token if token in named else "insufficient_capacity"
 
 

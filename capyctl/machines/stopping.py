@@ -317,7 +317,7 @@ def released(
     6. A start whose port a stranger had taken, or that a restart of the daemon cut short before
        the engine ran, is tried again at once.
     """
-    if _begins_anew(one):
+    if _begins_anew(one, moment):
         assert one.failure is not None
         return attempt_failed(one, one.failure, permanent=False, moment=moment, pause_s=0.0)
     kind = None if one.operation is None else one.operation.kind
@@ -352,9 +352,12 @@ def released(
     return moved(one, empty, moment, told, operations=ended, effects=effects)
 
 
-def _begins_anew(one: Instance) -> bool:
-    """A start that failed for nothing of its own, is still wanted, and has attempts left."""
+def _begins_anew(one: Instance, moment: Moment) -> bool:
+    """A start that failed for nothing of its own, is still wanted, and has attempts and time."""
     if one.operation is None or one.operation.kind is not OperationKind.INITIALIZE:
+        return False
+    at_ms = one.operation.deadline_at_ms
+    if at_ms is not None and moment.now_ms >= at_ms:
         return False
     stopped = one.then is not None or any(rider.kind in STOPS for rider in one.riders)
     blameless = one.failure is not None and one.failure.code in ("port_conflict", INTERRUPTED)

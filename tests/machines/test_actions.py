@@ -11,9 +11,10 @@ from capyctl.domain.ids import SwitchId
 from capyctl.domain.operations import OperationKind as K
 from capyctl.domain.operations import OperationState as O
 from capyctl.domain.specs import Phase, Residency
-from capyctl.machines.actions import NeedFit, decide
+from capyctl.machines.actions import decide
 from capyctl.machines.deployment import Desired
 from capyctl.machines.instance import InstanceState as S
+from capyctl.machines.start_action import NeedFit
 from capyctl.messages.deployment import ActionKind as A
 from capyctl.messages.deployment import FitAnswered
 from capyctl.messages.instance import Mark, Park, Start, Stop

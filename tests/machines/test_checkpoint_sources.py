@@ -15,9 +15,9 @@ from capyctl.domain.checkpoints import (
 )
 from capyctl.domain.errors import Refused
 from capyctl.domain.units import GIB
-from capyctl.machines.actions import check_startable
 from capyctl.machines.checkpoint import measured, sourced
 from capyctl.machines.deployment import refusal
+from capyctl.machines.start_action import check_startable
 from tests.machines.making import FACTS, RESOLVED, SPEC, picture
 
 SOURCE = RemoteSource(kind=SourceKind.HTTP, key="sources/http/ab", url_ref="secret://x")

@@ -10,10 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from capyctl.domain.errors import Refused
 from capyctl.domain.units import GIB
-from capyctl.machines.actions import NeedFit, decide
+from capyctl.machines.actions import decide
 from capyctl.machines.deployment import EMPTY
 from capyctl.machines.instance import InstanceState as S
 from capyctl.machines.resume import resume
+from capyctl.machines.start_action import NeedFit
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import ActionKind, FitAnswered
 from tests.machines import making

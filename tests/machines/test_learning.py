@@ -11,13 +11,14 @@ from capyctl.domain.launches import Installation, ModelFiles
 from capyctl.domain.specs import Measured, Phase
 from capyctl.domain.units import GIB
 from capyctl.machines import switch as sw
-from capyctl.machines.actions import NeedFit, decide
+from capyctl.machines.actions import decide
 from capyctl.machines.checkpoint import measured
 from capyctl.machines.instance import Failure
 from capyctl.machines.instance import InstanceState as S
 from capyctl.machines.instance_table import step
 from capyctl.machines.learning import files_changed, learn
 from capyctl.machines.replacing import decide_replace
+from capyctl.machines.start_action import NeedFit
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import ActionKind, FitAnswered, ReceiptKey, Replace
 from tests.machines.making import (

@@ -64,6 +64,16 @@ def test_a_stop_that_came_meanwhile_wins():
     assert ended[OperationKind.CLEANUP] is OperationState.SUCCEEDED
 
 
+def test_it_does_not_begin_anew_past_its_deadline():
+    before = cut_short().data
+    late = moment(before.operation.deadline_at_ms)
+
+    done = step(before, GroupGone(launch=LAUNCH), late)
+
+    assert done.data.state is S.FAILED
+    assert [o.state for o in done.operations] == [OperationState.FAILED]
+
+
 def test_it_does_not_go_on_for_ever():
     done = step(cut_short(attempts_count=2).data, GroupGone(launch=LAUNCH), moment())
 
