@@ -1,0 +1,74 @@
+"""A server serves models that run on its hosts: the page's script, placing, draining."""
+
+from __future__ import annotations
+
+import pytest
+
+from capyctl.simulated.checkpoint_writer import write_checkpoint
+from tests.e2e.daemon import wait_until
+from tests.e2e.multi.fleet import fleet
+from tests.e2e.page import SCRIPT, default_ports, differs, run_script
+
+pytestmark = pytest.mark.slow
+
+ON_A_SERVER = {
+    "CREDENTIALS=~/.local/state/capyctl/identity/credentials": (
+        "CREDENTIALS=~/.local/state/capyctl/identity/server-credentials.json"
+    ),
+    "TOKEN=$(sed -n 's/^admin_token: //p' \"$CREDENTIALS\")": (
+        'TOKEN=$(sed -n \'s/.*"admin_token": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
+    ),
+    "KEY=$(sed -n 's/^api_key: //p' \"$CREDENTIALS\")": (
+        'KEY=$(sed -n \'s/.*"api_key": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
+    ),
+}
+"""The lines of the page's script that read credentials, as the page has them for a server."""
+
+
+def test_the_pages_script_runs_on_the_server(tmp_path):
+    text = SCRIPT.read_text()
+    for line, instead in ON_A_SERVER.items():
+        assert text.count(line) == 1
+        text = text.replace(line, instead)
+    script = tmp_path / "controller.sh"
+    script.write_text(text)
+    write_checkpoint(tmp_path / "models" / "Qwen3-4B", weights_bytes=8 << 30)
+    with default_ports() as stranger:
+        if stranger is not None:
+            pytest.skip(stranger)
+        with fleet(tmp_path, "gpu-box", plain=True) as made:
+            status, lines = run_script(script, tmp_path)
+            left = made.hosts["gpu-box"].engines()
+            deployments = made.server.snapshot()["deployments"]
+
+    assert status == 0, lines
+    assert differs(lines) is None, lines
+    assert left == {}
+    assert deployments == []
+
+
+def test_instances_spread_over_hosts_and_a_drain_moves_them(tmp_path):
+    with fleet(tmp_path, "a", "b", "c") as made:
+        server = made.server
+        id = server.create("model", instances=2)
+        server.wait_measured(id, 3)
+        server.do(id, "start")
+        server.wait_all_ready(id)
+        first = server.hosts_of(id)
+
+        answers = [server.chat("model").status for _ in range(6)]
+
+        assert len(set(first)) == 2
+        assert answers == [200] * 6
+        drained = first[0]
+        receipt = made.on_server("drain", "host", drained, "--wait")
+        assert receipt["stops"] == "done"
+        assert made.hosts[drained].engines() == {}
+        server.wait_all_ready(id)
+        wait_until(lambda: drained not in server.hosts_of(id), what="it left the drained host")
+        assert server.chat("model").status == 200
+        listed = {one["name"]: one for one in made.on_server("list", "hosts")["hosts"]}
+        assert not listed[drained]["eligible"]
+        assert listed[drained]["drained"]
+        made.on_server("undrain", "host", drained)
+        assert server.hosts()[drained]["eligible"]
