@@ -20,6 +20,8 @@ def why_not_eligible(record: HostRecord, session: Session | None) -> str | None:
     state = SessionState.ONLINE if session is None else session.state
     if state is SessionState.LOST:
         return "offline"
+    if state is SessionState.AWAITED:
+        return "it has not come back yet"
     if state is SessionState.SUSPENDED:
         return "it is silent"
     if record.draining:

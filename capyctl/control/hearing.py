@@ -44,7 +44,6 @@ class Hearing:
         compatibility: Compatibility,
     ) -> None:
         session = self.world.sessions.expect(host, self._now_s())
-        session.came = True
         session.compatibility = compatibility
         session.fresh_due = session.fresh_due or fresh
         self._move(host, SessionState.ONLINE)

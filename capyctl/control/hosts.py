@@ -102,8 +102,10 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
             self._needs.close_session(message.host)
             return
         events = []
-        if message.fresh:
+        session = self._world.sessions.expect(message.host, self._world.clock.monotonic_s())
+        if message.fresh or session.recorded is not SessionState.ONLINE:
             events.append(host_event("host_online", record))
+            session.recorded = SessionState.ONLINE
         if record.publication != message.publication:
             record = attrs.evolve(record, publication=message.publication)
             events.append(host_event("host_published", record))
@@ -117,7 +119,10 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
         record = self._directory.hosts.get(host)
         if record is None:
             return
-        if self._world.sessions.state(host) is state and record.state is not HostState.REVOKED:
+        session = self._world.sessions.expect(host, self._world.clock.monotonic_s())
+        news = session.state is state and session.recorded is not state
+        if news and record.state is not HostState.REVOKED:
+            session.recorded = state
             await self._store_quietly(Change(events=(host_event(kind, record),)))
         self._tell(host)
 
@@ -248,7 +253,7 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
 
     def _news(self, record: HostRecord, session: Session, one: Instance) -> InstanceMessage:
         revoked = record.state is HostState.REVOKED
-        if revoked or session.state is SessionState.LOST:
+        if revoked or self._world.sessions.is_lost(record.id):
             why = f"{record.name} is offline"
             if revoked:
                 why = f"{record.name} was revoked"

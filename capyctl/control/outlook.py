@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import attrs
 
 from capyctl.control.books import Books, Turn
-from capyctl.control.sessions import SessionState
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId
 from capyctl.domain.specs import Candidate, HostRefusal, Phase
@@ -149,6 +148,6 @@ class Outlook:
         return host if record is None else record.name
 
     def only_silent(self, found: NoRoom) -> bool:
-        """A machine that could run it has only just fallen silent."""
-        state = self._world.sessions.state
-        return any(state(host) is SessionState.SUSPENDED for host, _ in found.closed)
+        """A machine that could run it has only just fallen silent, or is about to come back."""
+        sessions = self._world.sessions
+        return any(sessions.may_return_soon(host) for host, _ in found.closed)

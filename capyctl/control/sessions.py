@@ -15,19 +15,21 @@ class SessionState(enum.Enum):
     ONLINE = "online"
     SUSPENDED = "suspended"
     """Silent for a while: nothing new goes there, what is under way waits."""
+    AWAITED = "awaited"
+    """Not met since this daemon began: nothing is known of it, and it may come any moment."""
     LOST = "lost"
-    """Silent for so long that nothing is known of it; also before it first comes."""
+    """Silent, or awaited, for so long that it is not counted on."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Session:
     """One host's, as far as this daemon has seen it. Outlives every actor."""
 
-    state: SessionState = SessionState.LOST
+    state: SessionState = SessionState.AWAITED
     since_s: float
     """When it came to that state."""
-    came: bool = False
-    """It was online at least once since this daemon began."""
+    recorded: SessionState = SessionState.AWAITED
+    """What an event was last stored of."""
     compatibility: Compatibility = Compatibility.SUPPORTED
     fresh_due: bool = False
     """It came back as another one, or after it was lost, and not all have been told yet."""
@@ -51,10 +53,14 @@ class Sessions:
 
     def is_lost(self, host: HostId) -> bool:
         """Whether nothing is known of what runs there now."""
-        return self.state(host) is SessionState.LOST
+        return self.state(host) in (SessionState.LOST, SessionState.AWAITED)
+
+    def may_return_soon(self, host: HostId) -> bool:
+        """Whether it is worth waiting for, though nothing can begin there now."""
+        return self.state(host) in (SessionState.SUSPENDED, SessionState.AWAITED)
 
     def expect(self, host: HostId, now_s: float) -> Session:
-        """The host's session; lost until it comes."""
+        """The host's session; awaited until it comes."""
         found = self._by_host.get(host)
         if found is None:
             found = self._by_host[host] = Session(since_s=now_s)

@@ -23,6 +23,7 @@ from capyctl.telemetry.hosts import HostedInstance, HostParts, HostUse, render_h
 _SHOWN = {
     SessionState.ONLINE: "online",
     SessionState.SUSPENDED: "suspended",
+    SessionState.AWAITED: "offline",
     SessionState.LOST: "offline",
 }
 
@@ -115,7 +116,7 @@ class HostsView:
         return "offline" if session is None else _SHOWN[session.state]
 
     def _state_s(self, session: Session | None) -> float | None:
-        if session is None or not session.came:
+        if session is None:
             return None
         return self.world.clock.monotonic_s() - session.since_s
 
