@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import types
 import typing
@@ -77,7 +78,9 @@ def values(kind: Any) -> st.SearchStrategy:
     return st.one_of(*map(values, inner))
 
 
+@functools.cache
 def records(kind: type) -> st.SearchStrategy:
+    """One for each class, so that a record may hold others of its own kind."""
     hints = typing.get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in attrs.fields(kind) if field.init}
     return st.builds(
