@@ -6,13 +6,14 @@ import attrs
 import pytest
 
 from capyctl.domain.ids import DeploymentId, InstanceId
-from capyctl.domain.specs import Phase
+from capyctl.domain.specs import HostRefusal, Phase
 from capyctl.domain.units import GIB
 from capyctl.ledger.ledger import Entry, foreign_since, hold, open_ledger, promise_park, shortage
-from capyctl.ledger.places import Wanted
+from capyctl.ledger.places import Hosts, Wanted
 from capyctl.ledger.plan import NoRoom, plan
 from capyctl.ledger.reasons import why_no_room, why_not_parked
 from capyctl.ledger.victims import full_name, parked_shortage
+from tests.ledger.fleets import entry_on, machine, places_on
 from tests.ledger.test_whole_host import HOST, NEW, candidate, gib, occupant, shape
 
 NAMES = {"Q": "qwen", "P": "poet", "S": "scribe", "T": "tiny"}
@@ -176,3 +177,83 @@ def test_a_charge_that_is_not_resident_yet_hides_nobody():
     assert foreign_since(loading, sample(34), known)[POOL] == 10 * GIB
     assert foreign_since(serving, sample(26), known)[POOL] == 10 * GIB
     assert foreign_since(serving, sample(36), known)[POOL] == 0
+
+
+# -- several machines ------------------------------------------------------------------------
+
+HERE = {"a": "gpu-a", "b": "gpu-b", "c": "gpu-c", "d": "gpu-d"}
+A, B = machine("a"), machine("b")
+
+
+def asked_of(*shapes, closed=None, entries=(), **changes):
+    ledger = open_ledger(shapes)
+    for entry in entries:
+        ledger = hold(ledger, entry)
+    candidates = tuple(place for shape in shapes for place in places_on(shape, 20))
+    wanted = Wanted(instance=NEW, phase=Phase.COLD, candidates=candidates, **changes)
+    return plan(ledger, wanted, {}, may_evict=False, hosts=Hosts(closed=closed or {}))
+
+
+def told(found, *refused) -> str:
+    return why_no_room(found, named, machines=HERE.__getitem__, refused=refused)
+
+
+def test_each_machine_is_named_with_its_figures_or_its_reason():
+    held_there = entry_on(places_on(A, 14)[0], one("Q"))
+    found = asked_of(A, B, closed={"b": "offline"}, entries=[held_there])
+    differs = HostRefusal(host="c", diagnostic="checkpoint_mismatch", detail="the digest differs")
+    labels = HostRefusal(host="d", diagnostic="selector_mismatch", detail="its labels do not match")
+
+    assert told(found, differs, labels) == (
+        "insufficient_device_memory: it fits on no machine (gpu-a: needs 20.0 GiB of gpu0 memory, "
+        "10.0 GiB available (held: qwen 14.0 GiB ready); gpu-b: offline; gpu-c: the digest "
+        "differs; gpu-d: its labels do not match); park or stop one of these models"
+    )
+
+
+def test_machines_that_may_not_be_used_now_are_no_lack_of_memory():
+    found = asked_of(A, B, closed={"a": "draining", "b": "offline"})
+
+    assert found.ineligible
+    assert told(found) == (
+        "host_ineligible: no machine that may run it can be used now "
+        "(gpu-a: draining; gpu-b: offline)"
+    )
+
+
+def test_the_one_machine_that_may_not_be_used_is_named():
+    assert told(asked_of(A, closed={"a": "revoked"})) == "host_ineligible: gpu-a: revoked"
+
+
+def test_machines_that_cannot_run_it_are_named_where_there_is_no_other():
+    refused = HostRefusal(host="c", diagnostic="checkpoint_mismatch", detail="the digest differs")
+
+    assert told(asked_of(), refused) == "no_host_fits: gpu-c: the digest differs"
+
+
+def test_the_count_is_said():
+    mine = InstanceId(NEW.deployment, 5)
+    found = asked_of(A, entries=[entry_on(places_on(A, 1)[0], mine)], max_per_host=1)
+
+    assert told(found) == (
+        "no_host_fits: 1 of its instances are there, as many as placement.max_per_host allows; "
+        "stop one of these models"
+    )
+
+
+def test_a_device_that_is_not_shared_is_said():
+    alone = entry_on(places_on(A, 1, exclusive=True)[0], one("Q"))
+
+    assert told(asked_of(A, entries=[alone])) == (
+        "device_conflict: gpu0 is not to be shared, and qwen runs on it; stop one of these models"
+    )
+
+
+def test_a_line_names_only_so_many_machines():
+    many = [machine(f"m{n}") for n in range(11)]
+    found = asked_of(*many, closed={shape.host: "offline" for shape in many})
+
+    why = why_no_room(found, named)
+
+    assert why.count("offline") == 8
+    assert why.endswith("; 3 more machines)")
