@@ -23,8 +23,8 @@ from capyctl.config.sources import SourcePolicy, materialise
 from capyctl.domain.canonical import canonical_json
 from capyctl.domain.devices import Profile
 from capyctl.domain.errors import Refused
+from capyctl.domain.profiles import NEVER_PARK
 from capyctl.domain.specs import DeploymentSpec, ModelTask, Residency
-from capyctl.ledger.sizing_request import NEVER_PARK
 
 TENSORFOLD_DEADLINE_S = 1800.0
 

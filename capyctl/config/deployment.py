@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from capyctl.config.engine_config import EngineConfig
-from capyctl.config.fields import Closed, Count, Duration, Name, bad_value
+from capyctl.config.fields import Closed, Count, Duration, Name, SchemaVersion, bad_value
 from capyctl.config.model_source import Model, check_path
 from capyctl.config.resources import Device, Resources
 
@@ -42,7 +42,7 @@ class Lifecycle(Closed):
 
 
 class DeploymentDocument(Closed):
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     kind: Literal["deployment"] = "deployment"
     name: Name
     engine: Name | None = None
@@ -64,13 +64,6 @@ class DeploymentDocument(Closed):
     timeouts: Timeouts = Timeouts()
     lifecycle: Lifecycle = Lifecycle()
     env: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("schema_version", mode="before")
-    @classmethod
-    def _version(cls, value: object) -> object:
-        if isinstance(value, bool):
-            raise bad_value("expected 1")
-        return value
 
     @field_validator("model", mode="before")
     @classmethod

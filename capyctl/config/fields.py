@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -39,6 +39,13 @@ def bad_topology(detail: str) -> PydanticCustomError:
 
 def bad_unit(detail: str) -> PydanticCustomError:
     return PydanticCustomError("bad_unit", "{detail}", {"detail": detail})
+
+
+def _one(value: object) -> object:
+    """``true`` equals 1, and is no version."""
+    if isinstance(value, bool):
+        raise bad_value("expected 1")
+    return value
 
 
 def read_size(value: object) -> int:
@@ -78,5 +85,6 @@ def _name(value: str) -> str:
 Size = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=1 << 60)]
 PositiveSize = Annotated[int, BeforeValidator(read_size), Field(gt=0, le=1 << 60)]
 Duration = Annotated[float, BeforeValidator(read_duration_s), Field(ge=0)]
+SchemaVersion = Annotated[Literal[1], BeforeValidator(lambda v: _one(v))]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]

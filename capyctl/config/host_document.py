@@ -27,6 +27,7 @@ from capyctl.config.fields import (
     Duration,
     Name,
     PositiveSize,
+    SchemaVersion,
     Size,
     bad_topology,
     bad_value,
@@ -194,7 +195,7 @@ class HostListener(Closed):
 
 
 class HostDocument(Closed):
-    schema_version: Literal[1]
+    schema_version: SchemaVersion
     kind: Literal["host"]
     name: Name
     state_dir: str | None = None

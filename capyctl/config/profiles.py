@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,13 +12,24 @@ from pydantic import Field, field_validator
 
 from capyctl.config.check import check
 from capyctl.config.engine_config import FAMILIES
-from capyctl.config.fields import Closed, Count, Name, PositiveSize, bad_value, text_default
+from capyctl.config.fields import (
+    Closed,
+    Count,
+    Name,
+    PositiveSize,
+    SchemaVersion,
+    bad_value,
+    text_default,
+)
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 from capyctl.config.yaml import read_text, read_yaml
+from capyctl.contracts.engine_documents import DOCUMENT_MAX_BYTES
 from capyctl.domain.devices import Profile
+from capyctl.domain.profiles import LOG_FILES, NEVER_PARK, StoredProfile
 
-DOCUMENT_MAX_BYTES = 32 << 10
 RESERVED_PREFIX = "local"
+PROFILES_MAX = 64
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def _absolute(value: str) -> str:
@@ -28,7 +40,7 @@ def _absolute(value: str) -> str:
 
 class LogPolicy(Closed):
     max_file_bytes: PositiveSize = text_default("16MiB")
-    retained_files: int = Field(default=3, ge=1, le=16)
+    retained_files: int = Field(default=LOG_FILES, ge=1, le=16)
 
 
 class Security(Closed):
@@ -41,6 +53,20 @@ class Security(Closed):
     approved_paths: list[str] = Field(default_factory=list)
     approved_env: list[str] = Field(default_factory=list)
     installation_drift: Literal["warn", "refuse"] = "warn"
+
+    @field_validator("approved_options")
+    @classmethod
+    def _options(cls, value: list[str]) -> list[str]:
+        if not all(option.startswith("--") for option in value):
+            raise bad_value("options begin with --")
+        return value
+
+    @field_validator("approved_paths")
+    @classmethod
+    def _paths(cls, value: list[str]) -> list[str]:
+        if not all(path.startswith("/") for path in value):
+            raise bad_value("paths must be absolute")
+        return value
 
 
 class RuntimeProfile(Closed):
@@ -64,47 +90,64 @@ class RuntimeProfile(Closed):
         _absolute(parts[0])
         return value
 
-    def profile(self, name: str, *, source: str) -> Profile:
-        label = self.build_fingerprint or ""
-        # llama.cpp's fingerprint is its version, a plus, and its commit.
-        version = label.partition("+")[0] if self.engine == "llamacpp" else label
+    def stored(self) -> StoredProfile:
+        """The profile as a value."""
         program = (self.executable,) if isinstance(self.executable, str) else self.executable
         security = self.security
-        return Profile(
-            name=name,
-            family=self.engine,
+        return StoredProfile(
+            engine=self.engine,
             revision=self.revision,
             executable=tuple(program),
-            version=version or "unknown",
+            build_fingerprint=self.build_fingerprint,
             args=tuple(self.args),
             env=dict(self.env),
-            deep_park=security.deep_park == "enabled" and self.engine in ("vllm", "sglang"),
+            cuda_home=self.cuda_home,
+            log_file_max_bytes=self.log_policy.max_file_bytes,
+            log_files_count=self.log_policy.retained_files,
+            deep_park=security.deep_park == "enabled",
+            deep_park_stated="deep_park" in security.model_fields_set,
             trust_remote_code=security.trust_remote_code,
+            credential_ref=security.credential_ref,
+            admin_credential_ref=security.admin_credential_ref,
             extra_args_allowed=security.extra_args == "allowed",
             approved_options=tuple(security.approved_options),
             approved_paths=tuple(security.approved_paths),
             approved_env=tuple(security.approved_env),
-            cuda_home=self.cuda_home,
-            build_fingerprint=self.build_fingerprint,
             installation_drift=security.installation_drift,
-            source=source,
         )
+
+    def profile(self, name: str, *, source: str) -> Profile:
+        """The profile as it is published."""
+        return self.stored().to_profile(name, source=source)
 
 
 class EnginesDocument(Closed):
-    schema_version: Literal[1]
+    schema_version: SchemaVersion
     kind: Literal["engines"]
     runtime_profiles: dict[str, RuntimeProfile]
 
     @field_validator("runtime_profiles", mode="before")
     @classmethod
     def _settings_moved(cls, value: Any) -> Any:
-        for name, profile in value.items() if isinstance(value, Mapping) else ():
-            if name.startswith(RESERVED_PREFIX):
-                raise bad_value("names that begin with local are the role's own")
+        profiles = value if isinstance(value, Mapping) else {}
+        if len(profiles) > PROFILES_MAX:
+            raise bad_value(f"at most {PROFILES_MAX} profiles are taken")
+        for name, profile in profiles.items():
+            why = refused_name(str(name))
+            if why is not None:
+                raise bad_value(why)
             if isinstance(profile, Mapping) and "launch_settings" in profile:
                 raise bad_value("launch_settings is not a setting: use engine_config")
         return value
+
+
+def refused_name(name: str) -> str | None:
+    """Why documents cannot use a profile name; None where they can."""
+    if name.startswith(RESERVED_PREFIX):
+        return "names that begin with local are the role's own"
+    if _NAME.fullmatch(name) is None:
+        return "names are 1 to 63 of a-z, 0-9, '.', '_' and '-', no sign first"
+    return None
 
 
 def read_engines(path: Path) -> tuple[Profile, ...]:
@@ -178,7 +221,7 @@ class LocalEngine(Closed):
                 executable=(getattr(self, family),),
                 version=self.build_fingerprint or "unknown",
                 args=() if family == "sglang" else tuple(self.args),
-                deep_park=self.deep_park == "on" and family in ("vllm", "sglang"),
+                deep_park=self.deep_park == "on" and family not in NEVER_PARK,
                 trust_remote_code=self.trust_remote_code,
                 cuda_home=self.cuda_home,
                 build_fingerprint=self.build_fingerprint,

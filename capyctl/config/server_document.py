@@ -18,7 +18,15 @@ from capyctl.config.blocks import (
     check_loopback,
     check_public,
 )
-from capyctl.config.fields import Closed, Duration, Name, Size, bad_value, text_default
+from capyctl.config.fields import (
+    Closed,
+    Duration,
+    Name,
+    SchemaVersion,
+    Size,
+    bad_value,
+    text_default,
+)
 
 BOOTSTRAP = "127.0.0.1:7444"
 CONTROL = "127.0.0.1:7445"
@@ -129,7 +137,7 @@ class Scheduler(Closed):
 
 
 class ServerDocument(Closed):
-    schema_version: Literal[1]
+    schema_version: SchemaVersion
     kind: Literal["server"]
     name: Name | None = None
     state_dir: str | None = None

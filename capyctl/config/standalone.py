@@ -24,7 +24,7 @@ from capyctl.config.blocks import (
     Switching,
     check_loopback,
 )
-from capyctl.config.fields import Closed, Name, bad_value
+from capyctl.config.fields import Closed, Name, SchemaVersion, bad_value
 from capyctl.config.profiles import LocalEngine
 
 
@@ -92,7 +92,7 @@ class Host(Closed):
 
 
 class StandaloneDocument(Closed):
-    schema_version: Literal[1]
+    schema_version: SchemaVersion
     kind: Literal["standalone"]
     state_dir: str | None = None
     server: Server = Server()

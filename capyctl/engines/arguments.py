@@ -102,7 +102,8 @@ def check_profile_args(family: str, args: Sequence[str]) -> None:
 
 
 def check_rendered_once(family: str, argv: Sequence[str], *, ours: int) -> None:
-    """Refuse a command line on which an option of the first ``ours`` tokens comes again.
+    """Refuse a command line on which an option of the first ``ours`` tokens comes again, or one
+    that is capyctl's own, wherever it was written.
 
     Raises:
         ValueError: names the option.
@@ -110,6 +111,8 @@ def check_rendered_once(family: str, argv: Sequence[str], *, ours: int) -> None:
     table = table_of(family)
     rendered = {table.canonical(token) for token in argv[:ours] if token.startswith("--")}
     for option in split_options(table, argv[ours:]):
+        if table.classify(option.written)[0] is OptionClass.RESERVED:
+            raise ValueError(f"{option.written} is set by capyctl itself")
         if table.canonical(option.written) in rendered:
             raise ValueError(f"{option.written} is on the command line twice: use its typed field")
 

@@ -11,13 +11,9 @@ from typing import Literal
 
 import attrs
 
-from capyctl.engines.engines_file import (
-    RESERVED_PREFIX,
-    EnginesFile,
-    check_name,
-    edit_engines_file,
-    read_engines_file,
-)
+from capyctl.contracts.engine_documents import EngineDocuments, Invalid
+from capyctl.domain.profiles import NEVER_PARK, StoredProfile
+from capyctl.engines.engines_file import EnginesFile, edit_engines_file, read_engines_file
 from capyctl.engines.fingerprint import Fingerprint, Unfingerprintable, measure_installation
 from capyctl.engines.installations import (
     LLAMA_SYSTEM_CONFIG,
@@ -31,9 +27,11 @@ from capyctl.engines.installations import (
     is_custom,
     locate,
 )
-from capyctl.engines.profile_fields import NEVER_PARK, Invalid, StoredProfile, check_profile
+from capyctl.engines.profile_checks import check_profile
 from capyctl.engines.tensorfold_toolchain import find_cuda_beside, missing_tools
 
+RESERVED_PREFIX = "local"
+"""Names that begin like this stand for the executables of a role's own document."""
 KNOWN_ENGINES = frozenset({"vllm", "sglang", "tensorfold", "llamacpp"})
 """Engines that this version can run."""
 
@@ -86,6 +84,7 @@ def add_engine(
     path: str | Path,
     *,
     engines_file: Path,
+    documents: EngineDocuments,
     name: str | None = None,
     deep_park: Literal["enabled", "disabled"] | None = None,
     drift: Literal["warn", "refuse"] = "warn",
@@ -109,7 +108,11 @@ def add_engine(
     """
     installation = _located(path, system_config)
     profile = name or installation.family
-    _refuse_taken(profile, taken, engines_file)
+    if profile in taken:
+        raise RegistrationRefused(
+            "profile_exists", f"the role's document declares {profile} itself"
+        )
+    _refuse_taken(profile, _read(engines_file, documents))
     version = _checked_version(installation)
     probe = deep_park_probe(installation)
     stored = StoredProfile(
@@ -127,11 +130,11 @@ def add_engine(
         installation_drift=drift,
     )
     try:
-        check_name(profile)
+        documents.check_name(profile)
         check_profile(f"runtime_profiles.{profile}", stored)
         fingerprint = measure_installation(installation.family, installation.executable)
         written = edit_engines_file(
-            engines_file, lambda held: _with(held, profile, stored), owner=owner
+            engines_file, lambda held: _with(held, profile, stored), documents, owner=owner
         )
     except Invalid as problem:
         raise RegistrationRefused("invalid_config", str(problem)) from problem
@@ -153,13 +156,13 @@ def add_engine(
     )
 
 
-def list_engines(engines_file: Path) -> tuple[ListedEngine, ...]:
+def list_engines(engines_file: Path, documents: EngineDocuments) -> tuple[ListedEngine, ...]:
     """The registered engines by profile name; none where there is no document.
 
     Raises:
         RegistrationRefused: ``invalid_config``: the document cannot be read.
     """
-    held = _read(engines_file)
+    held = _read(engines_file, documents)
     listed = []
     for name, stored in sorted(held.profiles.items()):
         profile = stored.to_profile(name)
@@ -176,7 +179,7 @@ def list_engines(engines_file: Path) -> tuple[ListedEngine, ...]:
     return tuple(listed)
 
 
-def remove_engine(name: str, *, engines_file: Path) -> RemovedEngine:
+def remove_engine(name: str, *, engines_file: Path, documents: EngineDocuments) -> RemovedEngine:
     """Take a profile out of the document. Whether it is in use is the role's to say first.
 
     Raises:
@@ -192,7 +195,7 @@ def remove_engine(name: str, *, engines_file: Path) -> RemovedEngine:
         return {other: one for other, one in held.profiles.items() if other != name}
 
     try:
-        written = edit_engines_file(engines_file, without)
+        written = edit_engines_file(engines_file, without, documents)
     except Invalid as problem:
         raise RegistrationRefused("invalid_config", str(problem)) from problem
     return RemovedEngine(removed=name, engines_file=engines_file, revision=written.revision)
@@ -218,16 +221,14 @@ def _located(path: str | Path, system_config: Path) -> Installation:
     return installation
 
 
-def _refuse_taken(name: str, taken: Collection[str], engines_file: Path) -> None:
+def _refuse_taken(name: str, held: EnginesFile) -> None:
     if name.startswith(RESERVED_PREFIX):
         raise RegistrationRefused(
             "profile_exists", f"{name}: names that begin with {RESERVED_PREFIX} are the role's own"
         )
-    if name in taken:
-        raise RegistrationRefused("profile_exists", f"the role's document declares {name} itself")
-    if name in _read(engines_file).profiles:
+    if name in held.profiles:
         raise RegistrationRefused(
-            "profile_exists", f"{name} is in {engines_file} already; choose another --name"
+            "profile_exists", f"{name} is in {held.path} already; choose another --name"
         )
 
 
@@ -238,9 +239,9 @@ def _with(held: EnginesFile, name: str, stored: StoredProfile) -> dict[str, Stor
     return {**held.profiles, name: attrs.evolve(stored, revision=held.revision + 1)}
 
 
-def _read(engines_file: Path) -> EnginesFile:
+def _read(engines_file: Path, documents: EngineDocuments) -> EnginesFile:
     try:
-        return read_engines_file(engines_file)
+        return read_engines_file(engines_file, documents)
     except Invalid as problem:
         raise RegistrationRefused("invalid_config", str(problem)) from problem
 

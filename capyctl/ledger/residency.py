@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from capyctl.domain.devices import Gpu, MachineShape, MemoryDomain, MemoryKind
+from capyctl.domain.profiles import NEVER_PARK
 from capyctl.domain.specs import Residency
 from capyctl.domain.units import gib
 from capyctl.ledger.sizing_request import (
     ENGINE_RAM_BYTES,
-    NEVER_PARK,
     ShortResources,
     SizingRequest,
     Stop,

@@ -15,7 +15,6 @@ CUDA_BYTES = GIB * 5 // 4
 CONCURRENCY_DEFAULT = {"vllm": 32, "tensorfold": 8, "llamacpp": 4}
 HYBRID_RUNNING_MAX = 8
 """Requests that SGLang runs of a hybrid model unless the document says otherwise."""
-NEVER_PARK = frozenset({"llamacpp", "tensorfold"})
 ENGINE_RAM_BYTES = 4 * GIB
 """Host RAM of an engine whose model is on a card."""
 

@@ -11,6 +11,7 @@ import attrs
 
 from capyctl.domain.checkpoints import DigestState, SourceRecord
 from capyctl.domain.operations import Operation, OperationState
+from capyctl.domain.profiles import NEVER_PARK
 from capyctl.domain.specs import Windows
 from capyctl.ledger.windows import derive_windows
 from capyctl.machines.checkpoint import source_of
@@ -21,7 +22,6 @@ from capyctl.telemetry.choices import choices_of
 from capyctl.telemetry.memory import memory_of, startup_of
 
 TEXT_BYTES_MAX = 16 * 1024
-_RESTART_ONLY = frozenset({"llamacpp", "tensorfold"})
 _TELLTALE = re.compile(
     r"bearer|authorization|api_key|password|secret|token=|key=|private key", re.IGNORECASE
 )
@@ -275,7 +275,7 @@ def windows_of(deployment: Deployment) -> Windows:
         return deployment.resolved.windows
     spec = deployment.spec
     residency = "" if spec.residency is None else spec.residency.value
-    parks = spec.family not in _RESTART_ONLY and residency != "restart_only"
+    parks = spec.family not in NEVER_PARK and residency != "restart_only"
     return derive_windows(
         family=spec.family,
         weights_bytes=None,

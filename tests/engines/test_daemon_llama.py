@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from capyctl.config.engine_documents import YamlEngineDocuments
 from capyctl.engines.registration import add_engine
 from tests.e2e.daemon import running, wait_until
 from tests.e2e.page import SCRIPT, default_ports, differs, run_script
@@ -40,6 +41,7 @@ def register(engines_file):
     add_engine(
         os.environ["CAPYCTL_TEST_LLAMA_SERVER"],
         engines_file=engines_file,
+        documents=YamlEngineDocuments(),
         name="llamacpp",
         args=ARGS,
     )

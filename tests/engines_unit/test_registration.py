@@ -6,24 +6,18 @@ import threading
 
 import pytest
 
-from capyctl.engines.engines_file import (
-    edit_engines_file,
-    engines_file_path,
-    read_engines_file,
-)
-from capyctl.engines.profile_fields import Invalid
-from capyctl.engines.registration import (
-    RegistrationRefused,
-    add_engine,
-    list_engines,
-    remove_engine,
-)
+from capyctl.config.engine_documents import YamlEngineDocuments
+from capyctl.contracts.engine_documents import Invalid
+from capyctl.engines.engines_file import engines_file_path
+from capyctl.engines.registration import RegistrationRefused, add_engine
+from tests.engines_unit import registered
 from tests.engines_unit.installed import (
     TELLS_VERSION,
     llama_server,
     python_environment,
     with_sleep_allocator,
 )
+from tests.engines_unit.registered import edit_engines_file, list_engines, read_engines_file
 
 
 @pytest.fixture
@@ -37,9 +31,7 @@ def llama(tmp_path):
 
 
 def add(path, document, **options):
-    return add_engine(
-        path, engines_file=document, system_config=document.with_name("none"), **options
-    )
+    return registered.add_engine(path, document, **options)
 
 
 def refused(code, path, document, **options):
@@ -72,7 +64,7 @@ def test_a_llama_server_is_added_listed_and_removed(llama, document):
     ]
     (listed,) = list_engines(document)
     assert (listed.profile, listed.version, listed.deep_park) == ("llamacpp", "0.6.0", False)
-    removed = remove_engine("llamacpp", engines_file=document)
+    removed = registered.remove_engine("llamacpp", document)
     assert (removed.removed, removed.revision) == ("llamacpp", 2)
     assert list_engines(document) == ()
 
@@ -93,13 +85,12 @@ def test_a_vllm_with_everything_stated_reads_back(tmp_path, document):
     assert (added.deep_park, added.deep_park_probe, added.custom) == (True, "supported", False)
     held = read_engines_file(document)
     assert held.profiles["fast"].installation_drift == "refuse"
-    (profile,) = held.published({"vllm"})
+    profile = held.profiles["fast"].to_profile("fast")
+    assert profile.installation_drift == "refuse"
     assert profile.executable == (str(root / "bin" / "vllm"),)
     assert (profile.version, profile.args) == ("0.30.0", ("--seed", "7"))
     assert profile.approved_env == ("VLLM_USE_*",)
     assert profile.env == {"VLLM_LOGGING_LEVEL": "INFO"}
-    assert held.published({"llamacpp"}) == ()
-    assert held.passed_over({"llamacpp"}) == ("fast",)
 
 
 def test_a_probe_without_parking_is_written_down(tmp_path, document):
@@ -127,7 +118,7 @@ def test_refusals_write_nothing(llama, tmp_path, document):
     add(llama, document)
     assert "--name" in refused("profile_exists", llama, document)
     with pytest.raises(RegistrationRefused) as caught:
-        remove_engine("other", engines_file=document)
+        registered.remove_engine("other", document)
     assert caught.value.code == "not_found"
     assert read_engines_file(document).revision == 1
 
@@ -136,13 +127,18 @@ def test_a_machine_wide_llama_configuration_is_in_the_way(llama, document, tmp_p
     config = tmp_path / "config.ini"
     config.write_text("")
     with pytest.raises(RegistrationRefused, match=str(config)) as caught:
-        add_engine(llama, engines_file=document, system_config=config)
+        add_engine(
+            llama,
+            engines_file=document,
+            documents=YamlEngineDocuments(),
+            system_config=config,
+        )
     assert caught.value.code == "engine_unsupported"
 
 
 def test_a_profile_that_comes_again_has_a_new_revision(llama, document):
     add(llama, document)
-    remove_engine("llamacpp", engines_file=document)
+    registered.remove_engine("llamacpp", document)
     add(llama, document)
     assert read_engines_file(document).profiles["llamacpp"].revision == 3
 
@@ -206,7 +202,7 @@ runtime_profiles:
         (
             "engine: vllm",
             "engine: vllm\n    launch_settings: {}",
-            "runtime_profiles.a.launch_settings",
+            "runtime_profiles",
         ),
         ("engine: vllm", "engine: vllm\n    env: {A: 1}", "runtime_profiles.a.env.A"),
         ("engine: vllm", "engine: vllm\n    args: [--port, '1']", "runtime_profiles.a"),
@@ -242,13 +238,13 @@ def test_documents_are_closed(tmp_path, old, new, path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (GOOD + "kind: engines\n", "line 8: kind is given twice"),
-        (GOOD + "    engine: vllm\n", "line 8: engine is given twice"),
+        (GOOD + "kind: engines\n", "^kind: "),
+        (GOOD + "    engine: vllm\n", r"^runtime_profiles\.a\.engine: "),
         (GOOD.replace("vllm\n", "&x vllm\n", 1) + "    cuda_home: *x\n", "aliases"),
-        ("- a", "not a mapping"),
+        ("- a", "a map of settings"),
         ("a: [", "line"),
         ("x" * 40_000, "over 32768 bytes"),
-        ("a: " + "[" * 50 + "]" * 50, "nested deeper"),
+        ("a: " + "[" * 70 + "]" * 70, "nested"),
     ],
 )
 def test_yaml_that_is_refused(tmp_path, text, told):

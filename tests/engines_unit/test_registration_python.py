@@ -3,10 +3,10 @@
 import pytest
 
 from capyctl.engines import tensorfold_toolchain
-from capyctl.engines.engines_file import read_engines_file
 from capyctl.engines.installations import deep_park_probe, locate
 from capyctl.engines.tensorfold_toolchain import find_cuda_beside, missing_tools
 from tests.engines_unit.installed import python_environment, with_memory_saver, with_tools
+from tests.engines_unit.registered import read_engines_file
 from tests.engines_unit.test_registration import add, document, refused  # noqa: F401
 
 TOOLS = ("ninja", "nvcc", "c++")
@@ -27,7 +27,7 @@ def test_an_sglang_is_started_by_its_interpreter(sglang, document, inside):  # n
     added = add(sglang / inside, document)
     assert (added.profile, added.engine, added.version) == ("sglang", "sglang", "0.5.21")
     assert (added.deep_park, added.deep_park_probe, added.custom) == (True, "supported", False)
-    (profile,) = read_engines_file(document).published({"sglang"})
+    profile = read_engines_file(document).profiles["sglang"].to_profile("sglang")
     assert profile.executable == (str(sglang / "bin" / "python3"),)
     assert profile.deep_park
 
@@ -51,7 +51,7 @@ def test_a_tensorfold_needs_what_it_builds_its_kernels_with(
     with_tools(tensorfold, *TOOLS)
     added = add(tensorfold, document)
     assert (added.engine, added.version, added.deep_park) == ("tensorfold", "0.6.5", False)
-    (profile,) = read_engines_file(document).published({"tensorfold"})
+    profile = read_engines_file(document).profiles["tensorfold"].to_profile("x")
     assert profile.executable == (str(tensorfold / "bin" / "tensorfold"),)
 
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from capyctl.config.engine_documents import YamlEngineDocuments
 from capyctl.engines.registration import add_engine
 from capyctl.gpus.nvml import Nvml
 from tests.e2e.daemon import running, wait_until
@@ -37,7 +38,9 @@ def told(name):
 def root(server, tmp_path):
     engines = tmp_path / "config" / "capyctl" / "engines.yaml"
     engines.parent.mkdir(parents=True)
-    add_engine(server, engines_file=engines, name="llamacpp")
+    add_engine(
+        server, engines_file=engines, documents=YamlEngineDocuments(), name="llamacpp"
+    )
     for name in ("first", "second"):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)

@@ -45,6 +45,7 @@ def detect(call: Call) -> int:
 
 def add(call: Call) -> int:
     """`engine add`"""
+    from capyctl.config.engine_documents import YamlEngineDocuments
     from capyctl.engines.registration import RegistrationRefused, add_engine
 
     options, environ = call.options, call.here.environ
@@ -56,6 +57,7 @@ def add(call: Call) -> int:
         added = add_engine(
             Path(path),
             engines_file=_engines_file(call),
+            documents=YamlEngineDocuments(),
             name=options.name,
             deep_park=options.deep_park,
             drift=options.drift,
@@ -81,10 +83,11 @@ def add(call: Call) -> int:
 
 def list_registered(call: Call) -> int:
     """`engine list`"""
+    from capyctl.config.engine_documents import YamlEngineDocuments
     from capyctl.engines.registration import RegistrationRefused, list_engines
 
     try:
-        registered = list_engines(_engines_file(call))
+        registered = list_engines(_engines_file(call), YamlEngineDocuments())
     except RegistrationRefused as refused:
         raise CommandFailed(refused.code, refused.message) from refused
     answer = ask_role(call.state_root(), {"action": "list"})
@@ -163,15 +166,16 @@ def _of_hosts(call: Call) -> list[dict[str, Any]]:
 
 def remove(call: Call) -> int:
     """`engine remove`"""
+    from capyctl.config.engine_documents import YamlEngineDocuments
     from capyctl.engines.registration import RegistrationRefused, list_engines, remove_engine
 
-    options = call.options
+    options, documents = call.options, YamlEngineDocuments()
     file = _engines_file(call)
     state_root = call.state_root()
     try:
-        if options.name in [one.profile for one in list_engines(file)]:
+        if options.name in [one.profile for one in list_engines(file, documents)]:
             _refuse_users(call, state_root)
-        removed = remove_engine(options.name, engines_file=file)
+        removed = remove_engine(options.name, engines_file=file, documents=documents)
     except RegistrationRefused as refused:
         raise CommandFailed(refused.code, refused.message) from refused
     answer = ask_role(state_root, {"action": "reload"})
