@@ -164,7 +164,10 @@ class DaemonManagement:
         known = self.hosts_view.find(request.name) if request.recover else None
         made = changes.make_invitation(request, None if known is None else known.id)
         told = InviteHost(invitation=made.invitation, receipt=request.receipt)
-        receipt = json.loads(await self._ask(changes.hosts, told))
+        response = await self._ask(changes.hosts, told)
+        receipt = json.loads(response)
+        if receipt["invitation_id"] != made.invitation.id:
+            return response  # the key's first request came before: ours was not stored
         return canonical_json({**receipt, "document": made.document})
 
     def _host_changes(self) -> HostChanges:
