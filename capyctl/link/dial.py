@@ -92,7 +92,6 @@ class _Visit:
             return
         if not isinstance(welcome, Welcome):
             raise BadFrame(f"{welcome.kind} instead of a welcome")
-        service.meet(welcome.incarnation)
         looking = Looking(service, self.log)
         session.start_soon(looking.beat, session, welcome.heartbeat_s)
         launches, calls = await self._known_to_server(session)

@@ -11,7 +11,7 @@ import trio
 from capyctl.contracts.clock import Clock, Ids
 from capyctl.contracts.host import Host
 from capyctl.contracts.hosts import HostDirectory, HostEvents
-from capyctl.domain.hosts import Compatibility, HostPublication, HostState
+from capyctl.domain.hosts import Compatibility, HostPublication, HostState, other_machine
 from capyctl.domain.ids import HostId
 from capyctl.link.channel import Channel
 from capyctl.link.peers import record_refusal
@@ -79,12 +79,8 @@ class LinkServer:
     """Gives a host that asks for it another certificate."""
     hosts: dict[HostId, Host] = attrs.field(init=False, factory=dict)
     """Those that can be asked for something. Hosts are added as they come, and kept."""
-    incarnation: str = attrs.field(init=False)
     _places: dict[HostId, Place] = attrs.field(init=False, factory=dict)
     _sessions_count: int = attrs.field(init=False, default=0)
-
-    def __attrs_post_init__(self) -> None:
-        self.incarnation = self.ids.ulid()
 
     # -- hosts ------------------------------------------------------------------------------
 
@@ -216,6 +212,10 @@ class _Visit:
         elif publication.shape.host != self.host:
             message = f"the host calls itself {publication.shape.host}, and is {self.host}"
             await self._refuse(session, "host_mismatch", message)
+        elif record.publication is not None:
+            changed = other_machine(record.publication.shape, publication.shape)
+            if changed is not None:
+                await self._refuse(session, "device_policy_mismatch", changed)
 
     async def _refuse(self, session: Session[HostFrame], code: str, message: str) -> NoReturn:
         session.post_last(Refused(code=code, message=message), f"refused: {code}")
@@ -238,7 +238,6 @@ class _Visit:
             Welcome(
                 protocol=m.PROTOCOL,
                 version=server.version,
-                incarnation=server.incarnation,
                 compatibility=compatibility.value,
                 heartbeat_s=server.heartbeat_s,
                 silent_s=server.silence.suspend_after_s,

@@ -87,7 +87,6 @@ class HostService:
         self._doing = Doing(host, openings, first_generation)
         self._calls: dict[str, HostCallState] = {}
         self._kept_bytes = 0
-        self._incarnation: str | None = None
         self._session: Session[ServerFrame] | None = None
         self._ending: trio.CancelScope | None = None
 
@@ -103,16 +102,10 @@ class HostService:
 
     # -- sessions ---------------------------------------------------------------------------
 
-    def meet(self, incarnation: str) -> None:
-        """A server welcomed us. Another process than before knows none of the calls here."""
-        self._session = None
-        if incarnation != self._incarnation:
-            self._incarnation = incarnation
-            for state in list(self._calls.values()):
-                self.drop(state.id)
-
     async def agree(self, launches: Sequence[LaunchRecord], calls: Sequence[str]) -> Synced:
         """Drop what the server has dropped, and end every engine of ours that it does not know.
+
+        A server that began anew has dropped every call.
 
         Returns when they are gone, or after half a minute; they are ended in any case.
         """

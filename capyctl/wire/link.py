@@ -151,8 +151,6 @@ class Welcome(Frame):
     kind: Literal["welcome"] = "welcome"
     protocol: Figure
     version: Name
-    incarnation: Ulid
-    """One for each process of the server. With a new one, calls of the former are dropped."""
     compatibility: Name
     """What a host of its release is used for: `domain.hosts.Compatibility`."""
     heartbeat_s: Annotated[float, Field(gt=0.0, le=60.0)]

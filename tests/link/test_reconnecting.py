@@ -12,6 +12,8 @@ from capyctl.contracts.engines import EngineBroken
 from capyctl.contracts.host import EndOutcome
 from capyctl.domain.hosts import HostState
 from capyctl.link.dial import host_session
+from capyctl.wire.link import Call, write_frame
+from capyctl.wire.link_calls import Prepare, to_wire
 from tests.link.fakes import HOST, order
 from tests.link.rig import open_rig
 
@@ -76,6 +78,34 @@ async def test_an_answer_that_was_lost_on_its_way_is_told_again(autojump_clock):
 
         assert asked.value.launch == order().launch
         assert rig.machine.calls["prepare", order().launch] == 1
+        assert rig.machine.alive == {order().launch}
+
+
+async def test_a_call_that_comes_twice_is_done_once(autojump_clock):
+    async with open_rig() as rig:
+        rig.machine.takes_s["prepare"] = 2.0
+        id = "0" * 26
+        call = Call(id=id, method="prepare", params=to_wire(Prepare(order=order())))
+        for pause_s in (1.0, 5.0):
+            await rig.wire.there.send(write_frame(call))
+            await trio.sleep(pause_s)
+
+        assert rig.machine.calls["prepare", order().launch] == 1
+
+
+async def test_a_call_that_is_cancelled_while_the_two_agree_is_cancelled(autojump_clock):
+    async with open_rig() as rig:
+        rig.machine.takes_s["measure"] = 100.0
+        rig.strays.takes_s = 5.0
+        asked = Asked(rig.nursery, rig.remote.measure, "/m", weights_file=None)
+        await trio.sleep(1)
+        rig.wire.cut()
+        await trio.sleep(3)
+        asked.scope.cancel()
+        await rig.live(2)
+        await trio.sleep(1)
+
+        assert rig.service.open_count == 0
 
 
 async def test_a_call_that_never_arrived_is_sent_again(autojump_clock):
