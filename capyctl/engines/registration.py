@@ -108,11 +108,7 @@ def add_engine(
     """
     installation = _located(path, system_config)
     profile = name or installation.family
-    if profile in taken:
-        raise RegistrationRefused(
-            "profile_exists", f"the role's document declares {profile} itself"
-        )
-    _refuse_taken(profile, _read(engines_file, documents))
+    _refuse_taken(profile, taken, _read(engines_file, documents))
     version = _checked_version(installation)
     probe = deep_park_probe(installation)
     stored = StoredProfile(
@@ -136,10 +132,9 @@ def add_engine(
         written = edit_engines_file(
             engines_file, lambda held: _with(held, profile, stored), documents, owner=owner
         )
-    except Invalid as problem:
-        raise RegistrationRefused("invalid_config", str(problem)) from problem
-    except Unfingerprintable as problem:
-        raise RegistrationRefused("engine_unsupported", str(problem)) from problem
+    except (Invalid, Unfingerprintable) as problem:
+        code = "invalid_config" if isinstance(problem, Invalid) else "engine_unsupported"
+        raise RegistrationRefused(code, str(problem)) from problem
     return AddedEngine(
         profile=profile,
         engine=installation.family,
@@ -221,7 +216,9 @@ def _located(path: str | Path, system_config: Path) -> Installation:
     return installation
 
 
-def _refuse_taken(name: str, held: EnginesFile) -> None:
+def _refuse_taken(name: str, taken: Collection[str], held: EnginesFile) -> None:
+    if name in taken:
+        raise RegistrationRefused("profile_exists", f"the role's document declares {name} itself")
     if name.startswith(RESERVED_PREFIX):
         raise RegistrationRefused(
             "profile_exists", f"{name}: names that begin with {RESERVED_PREFIX} are the role's own"
