@@ -67,6 +67,35 @@ def test_it_says_since_when_and_until_when(management, bench):
     assert line.endswith(f"being measured (since {since}, until {until} at the latest)")
 
 
+def test_a_model_that_is_ready_is_nothing_to_wait_for(management, bench):
+    management.snapshots = [snapshot(deployment("ready"))]
+    management.answers = [refusal("runtime_retained", 409)]
+
+    ran = bench.run("--json", *WAIT)
+
+    assert ran.status == 0
+    assert (ran.value["observed_state"], ran.value["operation_id"]) == ("ready", None)
+    assert ran.waits == []
+    assert bench.clock.slept == []
+
+
+def test_that_it_was_ready_already_is_said(management, bench):
+    management.snapshots = [snapshot(deployment("ready"))]
+    management.answers = [refusal("runtime_retained", 409)]
+
+    assert bench.run(*WAIT).out.startswith("my-model is already ready\n")
+
+
+def test_without_waiting_a_start_of_what_runs_is_refused(management, bench):
+    management.snapshots = [snapshot(deployment("ready"))]
+    management.answers = [refusal("runtime_retained", 409)]
+
+    ran = bench.run("start", "deployment", "my-model")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.errors[0].startswith("error [runtime_retained]: ")
+
+
 @pytest.mark.parametrize(
     ("source", "what"),
     [

@@ -48,8 +48,14 @@ def start(call: Call) -> int:
     if not options.wait:
         show_receipt(call, "start", deployment["name"], start.send(deployment))
         return 0
-    receipt = start.send_when_possible(deployment)
-    show_ready(call, receipt, start.wait_until_ready(receipt))
+    try:
+        receipt, is_new = start.send_when_possible(deployment), True
+    except CommandFailed as failure:
+        if failure.code != "runtime_retained":
+            raise
+        # What is waited for is there already, and nothing was accepted for it.
+        receipt, is_new = {"deployment_id": deployment["id"], "operation_id": None}, False
+    show_ready(call, receipt, start.wait_until_ready(receipt), already=not is_new)
     return 0
 
 
@@ -115,15 +121,15 @@ def show_receipt(call: Call, action: str, name: object, receipt: Row) -> None:
     call.show(dict(receipt), text)
 
 
-def show_ready(call: Call, receipt: Row, deployment: Row) -> None:
-    """A deployment that was waited for."""
+def show_ready(call: Call, receipt: Row, deployment: Row, *, already: bool = False) -> None:
+    """A deployment that was waited for; ``already``: it was ready before it was asked for."""
     ready = f"{deployment['ready_instances']}/{deployment['desired_instances']}"
     hosts = sorted({str(row["host_id"]) for row in deployment["instances"] if row.get("host_id")})
     fields = ("observed_state", "ready_instances", "desired_instances")
     call.show(
         {**receipt, **{name: deployment.get(name) for name in fields}},
         summary(
-            f"{deployment['name']} is ready",
+            f"{deployment['name']} is {'already ' if already else ''}ready",
             [
                 ("Deployment ID", deployment["id"]),
                 ("Revision", deployment["revision"]),
