@@ -7,6 +7,7 @@ broken HTTP without a body, and switch to WebSocket or HTTP/2 past the applicati
 from __future__ import annotations
 
 import contextlib
+import re
 
 import h11
 import trio
@@ -28,15 +29,28 @@ PIECE_BYTES = 64 * 1024
 """A piece this large must be taken within the limit; a whole answer may take longer."""
 
 
+_HEAD_END = re.compile(rb"\n\r?\n")
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([^\r\n]*)", re.I)
+_CODING = re.compile(rb"\ntransfer-encoding:", re.I)
+_AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
+"""A line that ends without CR, and one that goes on in the next."""
+
+
 class _Http1(h11.Connection):
-    """Speaks HTTP/1.0 and 1.1 and does not hear a wish for anything else."""
+    """Speaks HTTP/1.0 and 1.1 and does not hear a wish for anything else.
+
+    h11 is lenient where two readers could see different ends of a request. Nobody who speaks to
+    this API has to be met half way, so what could be read in two ways is refused.
+    """
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        received = self.trailing_data[0] if self.their_state is h11.IDLE else b""
         event = super().next_event()
         if not isinstance(event, h11.Request):
             return event
         if event.http_version not in (b"1.0", b"1.1"):
             raise h11.RemoteProtocolError("not HTTP/1", error_status_hint=400)
+        _check_framing(received, event.http_version)
         headers = [(name, value) for name, value in event.headers if name != b"upgrade"]
         return h11.Request(
             method=event.method,
@@ -44,6 +58,21 @@ class _Http1(h11.Connection):
             headers=headers,
             http_version=event.http_version,
         )
+
+
+def _check_framing(received: bytes, http_version: bytes) -> None:
+    """``received`` begins with a complete head. Raises h11.RemoteProtocolError."""
+    end = _HEAD_END.search(received)
+    assert end is not None, "a request without the end of its head"
+    head = received[: end.end()]
+    lengths = _LENGTH.findall(head)
+    coded = _CODING.search(head) is not None
+    if _AMBIGUOUS.search(head) is not None:
+        raise h11.RemoteProtocolError("a line of the head is ambiguous", error_status_hint=400)
+    if len(lengths) > 1 or any(not length.strip().isdigit() for length in lengths):
+        raise h11.RemoteProtocolError("not one Content-Length", error_status_hint=400)
+    if coded and (lengths or http_version != b"1.1"):
+        raise h11.RemoteProtocolError("a length beside an encoding", error_status_hint=400)
 
 
 class _Protocol(H11Protocol):

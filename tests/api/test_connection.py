@@ -85,6 +85,55 @@ async def test_what_is_no_http_gets_the_envelope_as_well(sent):
     assert rest == b""
 
 
+TO = b"POST /management/v1/deployments HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        TO + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        TO + b"transfer-encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        TO + b"content-length: 2\r\ncontent-length: 2\r\n\r\n{}",
+        TO + b"content-length: 2\r\nContent-Length:2\r\n\r\n{}",
+        TO + b"content-length: 2, 2\r\n\r\n{}",
+        TO + b"content-length:\r\n 2\r\n\r\n{}",
+        TO.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        TO.replace(b"\r", b"") + b"content-length: 2\n\n{}",
+        TO + b"content-length: 2\nx: y\r\n\r\n{}",
+        TO + b"content-length: 2\r\n\n{}",
+        TO + b"x: y\r\n folded\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+)
+@pytest.mark.parametrize("pieces_count", [1, 3])
+async def test_what_two_readers_could_read_in_two_ways_is_refused(sent, pieces_count):
+    size = -(-len(sent) // pieces_count)
+    async with served() as server, await server.connect() as socket:
+        await socket.send("GET", "/snapshot")
+        before = await socket.answer()
+        for start in range(0, len(sent), size):
+            await socket.stream.send_all(sent[start : start + size])
+            await wait_all_tasks_blocked(0.01)
+        answer = await socket.answer()
+        rest = await socket.read_to_end()
+
+    assert before.status == 200
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert rest == b""
+
+
+async def test_requests_sent_in_one_piece_are_each_read_as_they_are():
+    one = TO + b"content-length: 4\r\n\r\na\n\nb"
+    async with served() as server, await server.connect() as socket:
+        await socket.stream.send_all(one + one + one.replace(b"\r", b""))
+        answers = [await socket.answer() for _ in range(3)]
+
+    assert [answer.code for answer in answers] == [
+        "unauthenticated",
+        "unauthenticated",
+        "invalid_request",
+    ]
+
+
 @pytest.mark.parametrize(
     "wish",
     [
