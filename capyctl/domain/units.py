@@ -19,7 +19,7 @@ def parse_bytes(text: str) -> int:
     """Bytes of a size such as ``12GiB`` or ``512 MiB``; fractions are rounded down.
 
     Raises:
-        ValueError: not a number followed by B, KiB, MiB, GiB or TiB.
+        ValueError: not a number followed by B, KiB, MiB, GiB or TiB, or one without end.
     """
     return math.floor(_parse(text, _SIZES))
 
@@ -37,7 +37,10 @@ def _parse(text: str, units: dict[str, int] | dict[str, float]) -> float:
     found = _NUMBER_AND_UNIT.fullmatch(text.strip())
     if found is None or found.group(2) not in units:
         raise ValueError(f"expected a number and one of {', '.join(units)}")
-    return float(found.group(1)) * units[found.group(2)]
+    value = float(found.group(1)) * units[found.group(2)]
+    if not math.isfinite(value):
+        raise ValueError("the number is too large to be one")
+    return value
 
 
 def gib(value_bytes: int) -> str:

@@ -7,10 +7,14 @@ from typing import Any, TypeVar
 
 import attrs
 
-from capyctl.domain.units import parse_bytes
+from capyctl.domain.units import TIB, gib, parse_bytes
 
 SECONDS_MAX = 86_400.0
 TOKENS_MAX = 1_000_000
+BYTES_MAX = 1_024 * TIB
+"""Of any one size. More than any machine has, and far from where figures lose their last digits."""
+SHOWN_CHARACTERS_MAX = 60
+SHOWN_DIGITS_MAX = 24
 
 
 class BadDocument(ValueError):
@@ -126,7 +130,9 @@ def _evolve(values: T, stated: Mapping[str, object], at: str) -> T:
     unknown = sorted(set(stated) - set(keys))
     if unknown:
         known = ", ".join(sorted(keys))
-        raise BadDocument(f"{where}.{unknown[0]} is not known; known are {known}")
+        raise BadDocument(
+            f"{where}.{unknown[0][:SHOWN_CHARACTERS_MAX]} is not known; known are {known}"
+        )
     changes: dict[str, Any] = {
         keys[key]: _value(keys[key], value, f"{where}.{key}") for key, value in stated.items()
     }
@@ -143,7 +149,7 @@ def _value(name: str, value: object, at: str) -> object:
     if name.endswith(("_at_token", "_tokens")) or name == "first_launches":
         return read_count(value, at, 1, TOKENS_MAX)
     if not isinstance(value, bool):
-        raise BadDocument(f"{at} is {value!r}; true or false is expected")
+        raise BadDocument(f"{at} is {shown(value)}; true or false is expected")
     return value
 
 
@@ -151,14 +157,29 @@ def read_bytes(value: object, at: str) -> int:
     """Bytes from a number of them or a text such as ``24GiB``.
 
     Raises:
-        BadDocument: neither.
+        BadDocument: neither, or above `BYTES_MAX`.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    try:
-        return parse_bytes(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise BadDocument(f"{at} is {value!r}; a size such as 24GiB is expected") from error
+    found = value
+    if isinstance(value, str):
+        try:
+            found = parse_bytes(value)
+        except ValueError:
+            found = None
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise BadDocument(f"{at} is {shown(value)}; a size such as 24GiB is expected")
+    if found > BYTES_MAX:
+        raise BadDocument(f"{at} is {shown(value)}; at most {gib(BYTES_MAX)} are possible")
+    return found
+
+
+def shown(value: object) -> str:
+    """A value of a document as messages say it: its beginning, when it is long."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**SHOWN_DIGITS_MAX:
+        return f"a number of more than {SHOWN_DIGITS_MAX} digits"
+    if not isinstance(value, str | int | float | bool | None):
+        return f"a {type(value).__name__}"
+    text = repr(value[: SHOWN_CHARACTERS_MAX + 1] if isinstance(value, str) else value)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
 
 
 def read_number(value: object, at: str, value_max: float) -> float:
@@ -167,7 +188,7 @@ def read_number(value: object, at: str, value_max: float) -> float:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= value_max:
         return float(value)
-    raise BadDocument(f"{at} is {value!r}; a number from 0 to {value_max:g} is expected")
+    raise BadDocument(f"{at} is {shown(value)}; a number from 0 to {value_max:g} is expected")
 
 
 def read_count(value: object, at: str, value_min: int, value_max: int) -> int:
@@ -177,5 +198,5 @@ def read_count(value: object, at: str, value_min: int, value_max: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value_min <= value <= value_max:
         return value
     raise BadDocument(
-        f"{at} is {value!r}; a whole number from {value_min} to {value_max} is expected"
+        f"{at} is {shown(value)}; a whole number from {value_min} to {value_max} is expected"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,16 @@ from capyctl.simulated.behaviour import (
     read_behaviour,
     read_bytes,
     read_count,
+    shown,
     write_behaviour,
 )
+from capyctl.simulated.document_text import DOCUMENT_BYTES_MAX, parse_text
 
 GPUS_MAX = 64
 MEMORY_BYTES_MIN = 2 * GIB
-DOCUMENT_BYTES_MAX = 1 << 20
+MODELS_MAX = 1024
+NAME_CHARACTERS_MAX = 200
+GPUS_DIGITS_MAX = 9
 DEFAULT_CARD_BYTES = 24 * GIB
 DEFAULT_RAM_BYTES = 256 * GIB
 
@@ -80,7 +83,7 @@ def parse_simulate(text: str) -> SimulatedDocument:
     """
     text = text.strip()
     if text.startswith("{"):
-        return read_document(_parse_json(text, "the document"))
+        return read_document(parse_text(text, "the document"))
     if "=" not in text and text:
         return read_file(Path(text))
     stated: dict[str, object] = {}
@@ -88,12 +91,13 @@ def parse_simulate(text: str) -> SimulatedDocument:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in ("gpus", "memory", "ram", "unified"):
             raise BadDocument(
-                f"{part!r} is not known; gpus=N, memory=SIZE, ram=SIZE and unified=SIZE are, "
+                f"{shown(part)} is not known; gpus=N, memory=SIZE, ram=SIZE and unified=SIZE are, "
                 "or the path of a document"
             )
         if key in stated:
             raise BadDocument(f"{key} is stated twice")
-        stated[key] = int(value) if key == "gpus" and value.isdecimal() else value
+        is_count = key == "gpus" and value.isdecimal() and len(value) <= GPUS_DIGITS_MAX
+        stated[key] = int(value) if is_count else value
     return read_document(stated)
 
 
@@ -109,26 +113,7 @@ def read_file(path: Path) -> SimulatedDocument:
         raise BadDocument(f"{path} is not UTF-8 text") from error
     except OSError as error:
         raise BadDocument(f"{path}: {error.strerror}") from error
-    if text.lstrip().startswith("{"):
-        return read_document(_parse_json(text, str(path)))
-    return read_document(_parse_yaml(text, str(path)))
-
-
-def _parse_json(text: str, what: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadDocument(f"{what} is not JSON: {error}") from error
-
-
-def _parse_yaml(text: str, what: str) -> object:
-    # Engines read documents too, always JSON: they start without a YAML library.
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadDocument(f"{what} is not YAML: {error}") from error
+    return read_document(parse_text(text, str(path)))
 
 
 def read_document(stated: object) -> SimulatedDocument:
@@ -141,12 +126,16 @@ def read_document(stated: object) -> SimulatedDocument:
         raise BadDocument("a document is a mapping, with keys such as gpus and ram")
     unknown = sorted(str(key) for key in stated if key not in _KEYS)
     if unknown:
-        raise BadDocument(f"{unknown[0]} is not known; known are {', '.join(_KEYS)}")
+        raise BadDocument(
+            f"{unknown[0][:NAME_CHARACTERS_MAX]} is not known; known are {', '.join(_KEYS)}"
+        )
     unified, ram_bytes = _read_ram(stated)
     engines = read_behaviour(stated.get("engines"), "engines", Behaviour())
     models = stated.get("models") or {}
     if not isinstance(models, Mapping):
         raise BadDocument("models must be a mapping of model names")
+    if len(models) > MODELS_MAX:
+        raise BadDocument(f"models has {len(models)} entries; at most {MODELS_MAX} are possible")
     return SimulatedDocument(
         gpus=_read_gpus(stated, unified, ram_bytes),
         ram_bytes=ram_bytes,
@@ -193,7 +182,12 @@ def _read_gpus(
         used = read_bytes(row.get("used", 0), f"{at}.used")
         if used > total:
             raise BadDocument(f"{at}.used is {gib(used)} of {gib(total)}")
-        name = str(row.get("name", f"Simulated {gib(total)}"))
+        name = row.get("name", f"Simulated {gib(total)}")
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
+            raise BadDocument(
+                f"{at}.name is {shown(name)}; a text of 1 to {NAME_CHARACTERS_MAX} characters is "
+                "expected"
+            )
         found.append(SimulatedGpu(index=index, total_bytes=total, name=name, used_bytes=used))
     return tuple(found)
 

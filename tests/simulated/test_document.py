@@ -98,6 +98,15 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("/absent.yaml", r"/absent\.yaml: No such file"),
         ("{", "is not JSON"),
         ("{" * 100_000, "is not JSON"),
+        ('{"ram": "1TiB", "ram": "2TiB"}', "ram is stated twice"),
+        ('{"models": {"a": {"load_s": 1, "load_s": 2}}}', "load_s is stated twice"),
+        ('{"models": {"a": {}, "a": {}}}', "a is stated twice"),
+        ("{" + " " * (1 << 20) + "}", "the document is larger than 1048576 bytes"),
+        ("memory=99999999TiB", r"memory is '99999999TiB'; at most 1048576\.0 GiB"),
+        ("ram=" + "9" * 400 + "GiB", r"ram is '9{59}…; a size such as"),
+        ("gpus=" + "9" * 5000, r"gpus is '9{59}…; a whole number from 0 to 64"),
+        ('{"ram": ' + "9" * 4000 + "}", "ram is a number of more than 24 digits; at most"),
+        ('{"ram": ' + "9" * 5000 + "}", "is not JSON"),
     ],
 )
 def test_texts_that_are_refused(text, said):
@@ -121,11 +130,35 @@ def test_texts_that_are_refused(text, said):
         ({"models": {"a": {"faults": {"exit_code": 256}}}}, r"exit_code is 256.*from 0 to 255"),
         ({"models": {"a": []}}, r"models\.a must be a mapping"),
         ({"models": [1]}, "models must be a mapping"),
+        ({"models": {str(n): {} for n in range(1025)}}, "models has 1025 entries; at most 1024"),
+        ({"engines": {"weights": 2**50 + 1}}, r"engines\.weights is 1125899906842625; at most"),
+        ({"engines": {"extra": "2000TiB"}}, r"engines\.extra is '2000TiB'; at most"),
+        ({"gpus": [{"used": 10**30}]}, r"gpus\[0\]\.used is a number of more than 24 digits"),
+        ({"gpus": [{"name": "x" * 201}]}, r"gpus\[0\]\.name is 'x{59}…; a text of 1 to 200"),
+        ({"gpus": [{"name": 7}]}, r"gpus\[0\]\.name is 7; a text of 1 to 200 characters"),
+        ({"engines": {"load_s": [1] * 100_000}}, r"engines\.load_s is a list; a number"),
     ],
 )
 def test_documents_that_are_refused_name_the_key(document, said):
     with pytest.raises(BadDocument, match=said):
         read_document(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ram: 1TiB\nram: 2TiB\n", "ram is stated twice"),
+        ("models:\n  a: {load_s: 1, load_s: 2}\n", "load_s is stated twice"),
+        ("engines: &e {load_s: 1}\nmodels: {a: *e}\n", "has an alias"),
+        ("ram: " + "9" * 5000 + "\n", "is not YAML"),
+    ],
+)
+def test_files_with_more_than_one_reading(tmp_path, text, said):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+
+    with pytest.raises(BadDocument, match=said):
+        parse_simulate(str(path))
 
 
 @pytest.mark.parametrize("text", ["a: [", "\t", "- 1", "a: !!python/object:x {}"])
