@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import attrs
 import trio
@@ -12,6 +12,7 @@ import trio
 from capyctl.api.serve import open_loopback
 from capyctl.config.owner_files import write_owner_file
 from capyctl.config.role_settings import Address, ServingSettings
+from capyctl.daemon.naming import naming
 from capyctl.daemon.root import owner_folder
 from capyctl.dataplane.listener import bind
 
@@ -40,16 +41,6 @@ async def bound(settings: ServingSettings) -> AsyncIterator[Bound]:
         for listener in listeners:
             opened.callback(listener.socket.close)
         yield Bound(inference=inference, management=listeners)
-
-
-@contextlib.contextmanager
-def naming(address: Address, setting: str) -> Iterator[None]:
-    """Give a listener's failure its address, which the system's message lacks."""
-    try:
-        yield
-    except OSError as problem:
-        where = f"cannot listen on {address} ({setting})"
-        raise OSError(problem.errno, problem.strerror or str(problem), where) from problem
 
 
 def address_of_socket(listening: socket.socket | trio.socket.SocketType) -> Address:

@@ -13,8 +13,8 @@ from capyctl.config.owner_files import write_owner_file
 from capyctl.daemon.assemble_host import HostRole, open_host, warn_of_certificate
 from capyctl.daemon.banner import NO_ENGINES, show_banner
 from capyctl.daemon.host_policy import limited
-from capyctl.daemon.listening import naming
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
+from capyctl.daemon.naming import naming
 from capyctl.daemon.root import owner_folder
 from capyctl.daemon.running import RoleRefused, given_by, held_role, run_role
 from capyctl.daemon.shutdown import SIGNALS, drain, wait_for_stop

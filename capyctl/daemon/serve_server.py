@@ -15,7 +15,8 @@ from capyctl.config.server_settings import SERVER, ServerSettings, load_server
 from capyctl.daemon.assemble_server import ServerDaemon, dialled_names, open_server
 from capyctl.daemon.banner import show_banner, shown_inference, warn_of_open_inference
 from capyctl.daemon.clock import SystemClock
-from capyctl.daemon.listening import bound, naming
+from capyctl.daemon.listening import bound
+from capyctl.daemon.naming import naming
 from capyctl.daemon.running import RoleRefused, given_by, held_role, keep_document, run_role
 from capyctl.daemon.serving import Beside, make_plane, serve_daemon
 from capyctl.daemon.shutdown import SIGNALS

@@ -1,0 +1,140 @@
+"""Processes that end without a word, one by one and together: engines are kept, and proven."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.e2e.daemon import wait_until
+from tests.e2e.multi.fleet import Fleet, fleet
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with fleet(tmp_path_factory.mktemp("ends"), "a") as made:
+        server = made.server
+        id = server.create("model")
+        server.wait_measured(id, 1)
+        server.do(id, "start")
+        yield made, id
+
+
+@pytest.fixture
+def made(shared):
+    return shared[0]
+
+
+@pytest.fixture
+def id(shared):
+    """A model that serves on the one host. Each test leaves it so."""
+    found, id = shared
+    found.server.wait_all_ready(id)
+    assert found.server.chat("model").status == 200
+    return id
+
+
+def gone_on(made: Fleet, id: str, before: dict[int, str]) -> None:
+    """The same engine serves again; none was launched beside it."""
+    server, host = made.server, made.hosts["a"]
+    server.wait_host("a", "online")
+    server.wait_all_ready(id)
+    # A host may be back before it was missed: until its ingress listens, it is not reached.
+    wait_until(lambda: server.chat("model").status == 200, what="an answer")
+
+    assert host.engines() == before
+
+
+def test_a_host_that_is_killed_comes_back_to_its_engines(made, id):
+    host = made.hosts["a"]
+    before = host.engines()
+    host.kill()
+    made.server.wait_host("a", "offline")
+    assert made.server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+    assert made.server.chat("model").status == 503
+
+    host.start()
+
+    gone_on(made, id, before)
+
+
+def test_a_host_that_is_back_soon_is_not_missed(made, id):
+    host = made.hosts["a"]
+    before = host.engines()
+    host.kill()
+
+    host.start()
+
+    gone_on(made, id, before)
+
+
+def test_a_server_that_is_killed_comes_back_to_its_hosts(made, id):
+    before = made.hosts["a"].engines()
+    made.server.kill()
+
+    made.server.start()
+
+    gone_on(made, id, before)
+
+
+def test_both_are_killed(made, id):
+    host = made.hosts["a"]
+    before = host.engines()
+    made.server.kill()
+    host.kill()
+
+    host.start()
+    made.server.start()
+
+    gone_on(made, id, before)
+
+
+def test_an_engine_that_ended_meanwhile_is_started_again_on_demand(made, id):
+    host = made.hosts["a"]
+    (before,) = host.engines()
+    host.kill()
+    os.killpg(before, signal.SIGKILL)
+    host.start()
+    made.server.wait_host("a", "online")
+
+    answer = wait_until(
+        lambda: (found := made.server.chat("model")).status == 200 and found, what="an answer"
+    )
+
+    assert answer.status == 200
+    (after,) = host.engines()
+    assert after != before
+    assert made.server.deployment(id)["observed_state"] == "ready"
+
+
+def test_an_orderly_stop_of_both_leaves_the_engines(made, id):
+    host = made.hosts["a"]
+    before = host.engines()
+    assert host.stop() == 0
+    assert made.server.stop() == 0
+    assert host.engines() == before
+
+    made.server.start()
+    host.start()
+
+    gone_on(made, id, before)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_half_open_link(made, id, lost):
+    """Frozen for less than it takes to be lost, and for longer."""
+    host, server = made.hosts["a"], made.server
+    before = host.engines()
+    host.freeze()
+    server.wait_host("a", "suspended")
+    assert server.chat("model").status == 503
+    if lost:
+        server.wait_host("a", "offline")
+        assert server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+
+    host.thaw()
+
+    gone_on(made, id, before)

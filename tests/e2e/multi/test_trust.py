@@ -1,0 +1,193 @@
+"""Who is let in: a host that was revoked, certificates of others, expired ones, swapped ones."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from capyctl.domain.ids import HostId
+from capyctl.link.certificates import key_to_pem, new_key, request_pem
+from capyctl.link.contexts import host_tls_name, server_tls_name
+from capyctl.link.identity import read_identity
+from capyctl.link.signing import Signer
+from tests.e2e.daemon import wait_until
+from tests.e2e.multi.fleet import Fleet, Host, fleet
+
+pytestmark = pytest.mark.slow
+
+YEAR_MS = 366 * 86_400_000
+HELLO = (
+    b"GET /link/v1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    with fleet(tmp_path_factory.mktemp("trust"), "a", "b") as made:
+        yield made
+
+
+def answer_of(address: tuple[str, int], name: str, authority: str, chain: Path | None) -> bytes:
+    """What a listener says to somebody with this certificate; nothing when it ends the talk."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority)
+    if chain is not None:
+        context.load_cert_chain(chain)
+    with contextlib.suppress(ssl.SSLError, ConnectionError):
+        with (
+            socket.create_connection(address, timeout=10) as raw,
+            context.wrap_socket(raw, server_hostname=name) as tls,
+        ):
+            tls.sendall(HELLO)
+            return tls.recv(4096)
+    return b""
+
+
+def identity_of(host: Host):
+    found = read_identity(host.state / "identity")
+    assert found is not None
+    return found
+
+
+def forged(folder: Path, signer: Signer, host: HostId, now_ms: int) -> Path:
+    """A fresh key with a certificate of ``host`` by this authority, as of that time."""
+    key = new_key()
+    issued = signer.for_host(request_pem(key), host, now_ms)
+    path = folder / f"{host}-{now_ms}.pem"
+    path.write_text(key_to_pem(key) + issued.pem)
+    return path
+
+
+def strangers(made: Fleet, folder: Path) -> dict[str, Path | None]:
+    """Certificates that no listener may take, by what is wrong with them."""
+    a = identity_of(made.hosts["a"])
+    ours = Signer.from_pem((made.server.state / "identity" / "authority.pem").read_text())
+    now_ms = int(time.time() * 1000)
+    unknown = HostId("01J00000000000000000000000")
+    return {
+        "none": None,
+        "foreign": forged(folder, Signer.new("01J0000000000000000000000Z"), a.host, now_ms),
+        "expired": forged(folder, ours, a.host, now_ms - 2 * YEAR_MS),
+        "not yet valid": forged(folder, ours, a.host, now_ms + 2 * YEAR_MS),
+        "unknown host": forged(folder, ours, unknown, now_ms),
+    }
+
+
+def test_the_control_listener_takes_none_of_them(made, tmp_path):
+    a = identity_of(made.hosts["a"])
+    address = ("127.0.1.1", made.server.control)
+    name, authority = server_tls_name(a.server_id), a.files.authority_pem
+
+    said = {
+        what: answer_of(address, name, authority, chain)
+        for what, chain in strangers(made, tmp_path).items()
+    }
+
+    # A host that is not on record gets as far as being told so, over the link's own protocol.
+    assert said.pop("unknown host").startswith(b"HTTP/1.1 101")
+    assert set(said.values()) == {b""}
+    assert answer_of(address, name, authority, a.files.chain).startswith(b"HTTP/1.1 101")
+
+
+def test_an_ingress_takes_its_server_alone(made, tmp_path):
+    host = made.hosts["a"]
+    a, b = identity_of(host), identity_of(made.hosts["b"])
+    address, name = (host.address, host.port), host_tls_name(a.host)
+    authority = a.files.authority_pem
+    server = made.server.state / "identity" / "server.pem"
+
+    said = {
+        what: answer_of(address, name, authority, chain)
+        for what, chain in strangers(made, tmp_path).items()
+    }
+    said["another host"] = answer_of(address, name, authority, b.files.chain)
+    said["itself"] = answer_of(address, name, authority, a.files.chain)
+
+    assert set(said.values()) == {b""}
+    assert answer_of(address, name, authority, server).startswith(b"HTTP/1.1 404")
+
+
+def test_an_ingress_in_the_place_of_another_is_sent_nothing(made):
+    """Two hosts have changed addresses: each shows its own certificate, and gets no request."""
+    server = made.server
+    id = server.create("swapped", instances=2, placement={"max_per_host": 1})
+    server.wait_measured(id, 2)
+    server.do(id, "start")
+    server.wait_all_ready(id)
+    a, b = made.hosts["a"], made.hosts["b"]
+    for host in (a, b):
+        assert host.stop() == 0
+        server.wait_host(host.name, "offline")
+    texts = [host.document.read_text() for host in (a, b)]
+    for host, other in ((a, b), (b, a)):
+        text = host.document.read_text()
+        old = f"address: {host.address}:{host.port}"
+        assert old in text
+        host.document.write_text(text.replace(old, f"address: {other.address}:{other.port}"))
+        host.start()
+    for host in (a, b):
+        server.wait_host(host.name, "online")
+    server.wait_all_ready(id)
+
+    answer = server.chat("swapped")
+
+    assert answer.status == 503
+    for host, text in zip((a, b), texts, strict=True):
+        assert host.stop() == 0
+        host.document.write_text(text)
+        host.start()
+    wait_until(lambda: server.chat("swapped").status == 200, what="an answer")
+    server.do(id, "stop")
+
+
+def test_a_revoked_host_ends_and_is_taken_back(made):
+    server, host = made.server, made.hosts["a"]
+    id = server.create("kept", host="a")
+    server.wait_measured(id, 1)
+    server.do(id, "start")
+    server.wait_all_ready(id)
+    before = host.engines()
+    old = host.state / "old.pem"
+    old.write_bytes(identity_of(host).files.chain.read_bytes())
+
+    told = made.on_server("revoke", "host", "a")
+
+    assert told["instances"] >= 1
+    assert host.wait_ended() == 14
+    refused = host.log()[-1]
+    assert refused["event"] == "start_refused"
+    assert refused["fields"]["code"] == "host_revoked"
+    assert "--recover" in refused["fields"]["message"]
+    assert host.engines() == before
+    assert server.chat("kept").status == 503
+    assert server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+    identity = identity_of(host)
+    name, authority = server_tls_name(identity.server_id), identity.files.authority_pem
+    address = ("127.0.1.1", server.control)
+    assert answer_of(address, name, authority, old) == b""
+    host.start()
+    assert host.wait_ended() == 14
+
+    made.join(host, recover=True)
+    host.start()
+
+    server.wait_host("a", "online")
+    server.wait_all_ready(id)
+    assert host.engines() == before
+    assert server.chat("kept").status == 200
+    assert identity_of(host).host == identity.host
+    assert answer_of(address, name, authority, old) == b""
+
+
+def test_a_host_machine_says_where_commands_belong(made):
+    told = made.cli(made.hosts["b"], "list", "deployments", status=2)
+
+    assert told["code"] == "wrong_machine"
+    assert f"https://127.0.1.1:{made.server.control}" in told["message"]
+    assert "server machine" in told["message"]
