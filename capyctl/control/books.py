@@ -74,6 +74,8 @@ class Books:
     released_at_s: dict[HostId, float] = attrs.field(factory=dict)
     closed: dict[HostId, str] = attrs.field(factory=dict)
     """Machines on which nothing may begin now, and why."""
+    parked_max: dict[HostId, int] = attrs.field(factory=dict)
+    """Most parked instances, of machines that have such a bound."""
     unparkable: set[HostId] = attrs.field(factory=set)
     """Machines on which nothing may be parked now."""
 
@@ -90,9 +92,13 @@ class Books:
             ledger = with_domains(ledger, shape.host, shape.domains)
         return cls(ledger=ledger, closed=dict.fromkeys(directory.hosts, "offline"))
 
-    def publish(self, host: HostId, shape: MachineShape) -> None:
+    def publish(self, host: HostId, shape: MachineShape, parked_max: int | None) -> None:
         """The machine's memory counts from now on, and what is held there stays charged."""
         self.ledger = with_domains(self.ledger, host, shape.domains)
+        if parked_max is None:
+            self.parked_max.pop(host, None)
+        else:
+            self.parked_max[host] = parked_max
 
     def let(self, told: HostEligible) -> None:
         """Whether anything may begin on a machine from now on."""

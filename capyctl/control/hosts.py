@@ -239,7 +239,12 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
         publication = record.publication
         if publication is not None:
             self._needs.open_host(record.id, publication)
-            published = HostPublished(host=record.id, name=record.name, shape=publication.shape)
+            published = HostPublished(
+                host=record.id,
+                name=record.name,
+                shape=publication.shape,
+                parked_max=publication.max_parked_count,
+            )
             tell(placement, published)
         tell(placement, eligibility(record, session))
 

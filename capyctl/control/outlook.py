@@ -9,12 +9,12 @@ import attrs
 from capyctl.control.books import Books, Turn
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId
-from capyctl.domain.specs import Candidate, HostRefusal, Phase
-from capyctl.ledger.ledger import Ledger
+from capyctl.domain.specs import Candidate, Charges, HostRefusal, Phase
+from capyctl.ledger.ledger import Entry, Ledger
 from capyctl.ledger.places import Hosts, Wanted
 from capyctl.ledger.plan import NoRoom, Plan, plan
-from capyctl.ledger.reasons import why_no_room
-from capyctl.ledger.victims import Occupant
+from capyctl.ledger.reasons import why_no_room, why_not_parked
+from capyctl.ledger.victims import NO_PARK, Occupant, full_name, parked_count, parked_shortage
 from capyctl.messages import placement as m
 
 
@@ -87,6 +87,7 @@ class Outlook:
             closed=self._books.closed,
             promised={t.switch.host: t.entry for t in others if not self._granted(t)},
             switching=tuple(turn.switch.host for turn in others),
+            parked_max=self._books.parked_max,
         )
 
     def _granted(self, turn: Turn) -> bool:
@@ -123,6 +124,25 @@ class Outlook:
     def trial(self) -> Ledger:
         """The live ledger, to book on and throw away."""
         return self._books.ledger
+
+    # -- parks -------------------------------------------------------------------------------
+
+    def why_no_park(self, entry: Entry, parked: Charges) -> tuple[str, str] | None:
+        """Why it may not park where it is, with figures and in short; None when it may."""
+        books, host = self._books, entry.host
+        if host in books.unparkable:
+            why = books.closed.get(host, "its release does not fit this server's")
+            return f"nothing may be parked on {self.machine(host)}: {why}", "upgrade required"
+        count = parked_count(books.ledger, host, without=entry.instance)
+        most = books.parked_max.get(host)
+        if most is not None and count >= most:
+            where = self.machine(host)
+            why = f"{count} models are parked on {where}, as many as max_parked allows ({most})"
+            return f"{why}; stop a parked model, or stop this one", NO_PARK
+        short = parked_shortage(books.ledger, entry, parked)
+        if short is None:
+            return None
+        return why_not_parked(short, self.name), full_name(short)
 
     # -- words -------------------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import charge, free, promise_park, withdraw
 from capyctl.ledger.places import Wanted
 from capyctl.ledger.plan import Fits, FitsAfter, NoRoom, commit
-from capyctl.ledger.reasons import why_not_parked
-from capyctl.ledger.victims import full_name, parked_shortage
 from capyctl.machines.switch import WINDOW_S, SwitchEvent, SwitchState, stopped
 from capyctl.messages import placement as m
 from capyctl.messages.instance import (
@@ -79,7 +77,8 @@ class PlacementActor(Actor[m.PlacementMessage]):
         for host, record in self._world.directory.hosts.items():
             self._books.let(eligibility(record, sessions.of(host)))
             if record.publication is not None:
-                self._books.publish(host, record.publication.shape)
+                published = record.publication
+                self._books.publish(host, published.shape, published.max_parked_count)
 
     async def handle(self, message: m.PlacementMessage) -> None:
         touched = self._about(message)
@@ -108,7 +107,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 if self._books.look(message.host, message.sample):
                     touched.add(message.host)
             case m.HostPublished():
-                self._books.publish(message.host, message.shape)
+                self._books.publish(message.host, message.shape, message.parked_max)
             case m.HostEligible():
                 self._books.let(message)
             case _:
@@ -269,21 +268,14 @@ class PlacementActor(Actor[m.PlacementMessage]):
         entry = self._books.ledger.entries.get(message.instance)
         if entry is None:
             return
-        if entry.host in self._books.unparkable:
-            closed = self._books.closed.get(entry.host, "its release does not fit")
-            why = f"nothing may be parked on {self._outlook.machine(entry.host)}: {closed}"
-            refused = NoParkRoom(ask=message.ask, reason=why, full="upgrade required")
-            self._tell(message.instance, refused)
-            return
-        short = parked_shortage(self._books.ledger, entry, message.parked)
-        if short is None:
+        refused = self._outlook.why_no_park(entry, message.parked)
+        if refused is None:
             self._books.ledger = promise_park(self._books.ledger, message.instance, message.parked)
             self._tell(message.instance, ParkRoom(ask=message.ask))
             return
-        why = why_not_parked(short, self._outlook.name)
+        why, full = refused
         self._world.log("park_has_no_room", instance=str(message.instance), reason=why)
-        refused = NoParkRoom(ask=message.ask, reason=why, full=full_name(short))
-        self._tell(message.instance, refused)
+        self._tell(message.instance, NoParkRoom(ask=message.ask, reason=why, full=full))
 
     async def _freed(self, message: m.Free) -> None:
         instance = message.instance

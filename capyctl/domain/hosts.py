@@ -137,6 +137,26 @@ class Invitation:
     """SHA-256, hexadecimal, of the public key it was used with: that machine may ask again."""
 
 
+def other_machine(before: MachineShape, now: MachineShape) -> str | None:
+    """How a machine differs from the one that was enrolled; None when it is the same.
+
+    Its devices and its pools of memory count, not how large they are or what their limits are.
+    """
+    if _parts(before) == _parts(now):
+        return None
+    return (
+        f"the machine has {', '.join(_parts(now))}; enrolled was one with "
+        f"{', '.join(_parts(before))}: put the devices back, or revoke this host and enrol the "
+        "machine as a new one"
+    )
+
+
+def _parts(shape: MachineShape) -> list[str]:
+    devices = sorted(f"{gpu.id} ({gpu.uuid})" for gpu in shape.gpus)
+    pools = sorted(f"{domain.name} memory ({domain.kind.value})" for domain in shape.domains)
+    return [*devices, *pools]
+
+
 def compatibility(host_version: str, server_version: str) -> Compatibility:
     """What a host of ``host_version`` may do for a server of ``server_version``.
 

@@ -38,6 +38,8 @@ class Hosts:
     """A charge that is promised to somebody else and not booked yet."""
     switching: Collection[HostId] = ()
     """Others are being moved there already: nobody else may be."""
+    parked_max: Mapping[HostId, int] = attrs.field(factory=dict)
+    """Most parked instances on a machine; any number where none is named."""
 
 
 @attrs.frozen(kw_only=True)

@@ -23,11 +23,13 @@ from capyctl.ledger.places import (
     preference,
 )
 from capyctl.ledger.victims import (
+    NO_PARK,
     Occupant,
     after_park,
     full_name,
     in_order,
     may_go,
+    parked_count,
     parked_shortage,
 )
 from capyctl.ledger.whole_host import takes_whole_host
@@ -110,8 +112,9 @@ def plan(
         places = tuple(c for c in open_ones if c.host not in kept_free)
         within = attrs.evolve(usable, candidates=places)
         own = _own_parked(wanted, occupants)
-        found = _evict(ledger, within, occupants, foreign) or (
-            _evict(ledger, within, own, foreign) if own else None
+        most = hosts.parked_max
+        found = _evict(ledger, within, occupants, foreign, most) or (
+            _evict(ledger, within, own, foreign, most) if own else None
         )
         if found is not None:
             return found
@@ -146,10 +149,14 @@ def _own_parked(wanted: Wanted, occupants: Occupants) -> Occupants | None:
 
 
 def _evict(
-    ledger: Ledger, wanted: Wanted, occupants: Occupants, foreign: Foreign | None
+    ledger: Ledger,
+    wanted: Wanted,
+    occupants: Occupants,
+    foreign: Foreign | None,
+    parked_max: Mapping[HostId, int],
 ) -> FitsAfter | None:
     best: tuple[tuple[object, ...], FitsAfter] | None = None
-    search = _Search(movable=_movable(ledger, wanted, occupants))
+    search = _Search(movable=_movable(ledger, wanted, occupants), parked_max=parked_max)
     for candidate in wanted.candidates:
         most = None if best is None else len(best[1].victims)
         victims = _victims(ledger, wanted, candidate, search, foreign, most)
@@ -173,6 +180,7 @@ class _Search:
     """One plan's look for victims: who may go, by host, and how much may still be looked at."""
 
     movable: Mapping[HostId, Sequence[Occupant]]
+    parked_max: Mapping[HostId, int]
     left_count: int = SEARCH_MAX
 
     def sets(self, here: Sequence[Occupant], most: int | None) -> Iterator[Sequence[Occupant]]:
@@ -223,7 +231,7 @@ def _victims(
         if not _free_enough(ledger, chosen, short):
             continue
         for stops in (False, True):
-            after, victims = _without(ledger, chosen, stop=stops)
+            after, victims = _without(ledger, chosen, search.parked_max, stop=stops)
             if placed(after, candidate, wanted, foreign) is not None:
                 return victims
     return None
@@ -252,13 +260,13 @@ def _in_the_way(ledger: Ledger, entry: Entry, candidate: Candidate, wanted: Want
 
 
 def _without(
-    ledger: Ledger, chosen: Sequence[Occupant], *, stop: bool
+    ledger: Ledger, chosen: Sequence[Occupant], parked_max: Mapping[HostId, int], *, stop: bool
 ) -> tuple[Ledger, tuple[Victim, ...]]:
     """The ledger once these have given way; parked where that may be, unless ``stop``."""
     victims = []
     for occupant in chosen:
         entry = ledger.entries[occupant.instance]
-        why = None if stop else _why_stopped(ledger, entry, occupant)
+        why = None if stop else _why_stopped(ledger, entry, occupant, parked_max.get(entry.host))
         parks = not stop and why is None and occupant.parks and occupant.state == "ready"
         if parks:
             ledger = hold(ledger, after_park(entry, occupant))
@@ -271,12 +279,14 @@ def _without(
     return ledger, tuple(victims)
 
 
-def _why_stopped(ledger: Ledger, entry: Entry, occupant: Occupant) -> str | None:
+def _why_stopped(ledger: Ledger, entry: Entry, occupant: Occupant, most: int | None) -> str | None:
     """Why a victim that could park is stopped; None where it is parked, or never parks."""
     if not occupant.parks or occupant.state != "ready":
         return None
     if occupant.grown:
         return "parked_growth"
+    if most is not None and parked_count(ledger, entry.host, without=entry.instance) >= most:
+        return NO_PARK
     short = parked_shortage(ledger, entry, occupant.parked)
     if short is None:
         return None

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import attrs
 
 from capyctl.domain.devices import MemoryKind
-from capyctl.domain.ids import InstanceId
+from capyctl.domain.ids import HostId, InstanceId
 from capyctl.domain.specs import Charges, Phase
 from capyctl.ledger.ledger import Entry, Ledger, Shortage
+
+NO_PARK = "no room to park"
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +80,16 @@ def parked_shortage(ledger: Ledger, entry: Entry, parked: Charges) -> Shortage |
     return None
 
 
+def parked_count(ledger: Ledger, host: HostId, *, without: InstanceId) -> int:
+    """Instances that are parked there, or have room promised to park."""
+    return sum(
+        entry.phase is Phase.PARKED or entry.parks_to is not None
+        for id, entry in ledger.entries_on(host).items()
+        if id != without
+    )
+
+
 def full_name(short: Shortage) -> str:
     """What a record of a switch calls a parked limit that is reached."""
     beside_card = short.domain.kind is MemoryKind.DISTINCT
-    return "host RAM full" if beside_card else "no room to park"
+    return "host RAM full" if beside_card else NO_PARK

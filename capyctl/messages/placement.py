@@ -139,6 +139,8 @@ class HostPublished:
     name: str
     """What people call it."""
     shape: MachineShape
+    parked_max: int | None = None
+    """Most parked instances on it (`max_parked`); None: any number."""
 
 
 @attrs.frozen(kw_only=True)

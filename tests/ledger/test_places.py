@@ -335,3 +335,26 @@ def test_the_same_pools_again_are_no_change():
     ledger = open_ledger((A,))
 
     assert with_domains(ledger, A.host, A.domains) is ledger
+
+
+@pytest.mark.parametrize(("most", "stops"), [(None, False), (1, False), (0, True)])
+def test_a_victim_is_stopped_where_no_more_may_be_parked(most, stops):
+    fleet = with_held(fleet_of(A, gib=20), (A, 20))
+    (id,) = fleet.ledger.entries
+    victim = Occupant(
+        instance=id,
+        state="ready",
+        parks=True,
+        protected=False,
+        waiting=False,
+        ready_elsewhere=False,
+        last_used_s=0.0,
+        parked=places_on(A, 20)[0].charges.parked,
+    )
+    hosts = Hosts(parked_max={} if most is None else {A.host: most})
+
+    found = planned(fleet, occupants={id: victim}, hosts=hosts)
+
+    assert [(v.stop, v.why) for v in found.victims] == [
+        (stops, "no room to park" if stops else None)
+    ]

@@ -10,7 +10,8 @@ import trio
 
 from capyctl.contracts.engines import EngineBroken
 from capyctl.contracts.host import EndOutcome
-from capyctl.domain.hosts import HostState
+from capyctl.domain.devices import Gpu
+from capyctl.domain.hosts import HostRecord, HostState
 from capyctl.link.dial import host_session
 from capyctl.wire.link import Call, write_frame
 from capyctl.wire.link_calls import Prepare, to_wire
@@ -429,6 +430,19 @@ async def test_what_is_published_anew_is_told(autojump_clock):
 
         assert rig.events.names == [ONLINE, AGAIN]
         assert rig.events.publications[-1] == fresh
+
+
+async def test_a_machine_with_other_devices_than_were_enrolled_is_refused(autojump_clock):
+    async with open_rig(started=False) as rig:
+        card = Gpu(id="gpu0", uuid="GPU-0", name="card", total_bytes=1, domain="gpu0")
+        shape = attrs.evolve(rig.publication.shape, gpus=(card,))
+        enrolled = attrs.evolve(rig.publication, shape=shape)
+        rig.directory.records[HOST] = HostRecord(id=HOST, name="gpu-a", publication=enrolled)
+        rig.start_host()
+        await trio.sleep(20)
+
+        assert rig.events.names == []
+        assert "enrolled was one with gpu0 (GPU-0)" in rig.changes[0]
 
 
 @pytest.mark.parametrize(
