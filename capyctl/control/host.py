@@ -28,6 +28,7 @@ from capyctl.contracts.engines import (
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import EndOutcome, LaunchRefused, ParkProof
 from capyctl.contracts.processes import Command, Processes, SpawnFailed
+from capyctl.control.kills import MemoryKills, may_be_killed
 from capyctl.control.memory_watch import PARK_PROOF_S, MemoryWatch
 from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
@@ -99,6 +100,7 @@ class LocalHost:
     extra_env: Callable[[LaunchOrder], Mapping[str, str]] = attrs.field(default=lambda _: {})
     """What a simulated machine adds to an engine's environment."""
     watch: MemoryWatch = attrs.field(init=False)
+    kills: MemoryKills = attrs.field(factory=MemoryKills, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.watch = MemoryWatch(
@@ -238,6 +240,16 @@ class LocalHost:
         return self.watch.peak(record)
 
     async def wait_exit(self, record: LaunchRecord) -> ExitStatus:
+        status = await self._wait_exit(record)
+        if not may_be_killed(status):
+            return status
+        try:
+            now = await self.machine.sample()
+        except OSError:
+            return status
+        return attrs.evolve(status, out_of_memory=self.kills.recent(now))
+
+    async def _wait_exit(self, record: LaunchRecord) -> ExitStatus:
         found: list[ExitStatus] = []
 
         async def leader() -> None:
@@ -328,7 +340,9 @@ class LocalHost:
         return self.families[family].routes(task)
 
     async def sample(self) -> MemorySample:
-        return await self.machine.sample()
+        sample = await self.machine.sample()
+        self.kills.note(sample)
+        return sample
 
     async def sample_engine(self, record: LaunchRecord) -> EngineSample | None:
         return await self._family(record).sample(self._control(record))

@@ -194,6 +194,7 @@ async def _watch(host: Host, say: Say, record: LaunchRecord, opens: bool) -> Non
     incarnation, that was there before us. Then the engine runs, and is ours.
     """
     how: str | None = None
+    out_of_memory = False
     try:
         if opens:
             await host.run(record)
@@ -203,10 +204,11 @@ async def _watch(host: Host, say: Say, record: LaunchRecord, opens: bool) -> Non
         how = None if host.is_running(record) else str(failed)
     while how is None:
         try:
-            how = str(await host.wait_exit(record))
+            status = await host.wait_exit(record)
+            how, out_of_memory = str(status), status.out_of_memory
         except HostFailed:
             await trio.sleep(AGAIN_S)
-    say(m.EngineExited(launch=record.launch, how=how))
+    say(m.EngineExited(launch=record.launch, how=how, out_of_memory=out_of_memory))
 
 
 async def _probe(

@@ -66,6 +66,8 @@ class MemorySample:
     available_bytes: Mapping[DomainName, int]
     used_by_pid: Mapping[int, int] = attrs.field(factory=dict)
     """GPU bytes per process, where the driver tells."""
+    oom_kill_count: int | None = None
+    """Processes of ours that the kernel has ended for want of memory, ever; None: not told."""
 
 
 @attrs.frozen(kw_only=True)

@@ -23,8 +23,15 @@ class ExitStatus:
     """Negative is the number of the signal that ended it; None when it was not our child."""
     worker_pid: int | None = None
     """A worker that held the model ended first, this one."""
+    out_of_memory: bool = False
+    """The kernel ended something of ours for want of host memory just before."""
 
     def __str__(self) -> str:
+        if self.out_of_memory:
+            return f"{self._plainly()}: the kernel ended it for want of memory"
+        return self._plainly()
+
+    def _plainly(self) -> str:
         if self.worker_pid is not None:
             return f"its worker process {self.worker_pid} ended"
         if self.exit_code == 0:

@@ -17,7 +17,7 @@ from capyctl.domain.devices import (
 )
 from capyctl.domain.ids import DomainName, GpuId, HostId
 from capyctl.gpus.absent import NoCards
-from capyctl.gpus.memory import MemoryUnreadable, RamReading, read_ram
+from capyctl.gpus.memory import MemoryUnreadable, RamReading, read_oom_kills, read_ram
 from capyctl.gpus.nvml import Card, Cards, CardsUnreadable, NoDriver, Nvml
 from capyctl.gpus.processes import read_processes
 from capyctl.ledger.limits import SYSTEM, UNIFIED, RamLimits, derive_domains
@@ -67,9 +67,10 @@ class LocalMachine:
         available: dict[DomainName, int] = {}
         used_by_pid: dict[int, int] = {}
         void: list[str] = []
+        oom_kills: int | None = None
         try:
-            ram = await trio.to_thread.run_sync(
-                read_ram, self._proc, self._cgroups, limiter=self._ram_limiter
+            ram, oom_kills = await trio.to_thread.run_sync(
+                self._read_ram, limiter=self._ram_limiter
             )
             available[UNIFIED if self._shape.unified else SYSTEM] = ram.available_bytes
         except MemoryUnreadable as problem:
@@ -81,8 +82,15 @@ class LocalMachine:
             void.append(str(problem))
         self.void = "; ".join(void) or None
         return MemorySample(
-            at_s=self._monotonic_s(), available_bytes=available, used_by_pid=used_by_pid
+            at_s=self._monotonic_s(),
+            available_bytes=available,
+            used_by_pid=used_by_pid,
+            oom_kill_count=oom_kills,
         )
+
+    def _read_ram(self) -> tuple[RamReading, int | None]:
+        reading = read_ram(self._proc, self._cgroups)
+        return reading, read_oom_kills(self._proc, self._cgroups)
 
     async def look_at(self, pids: Collection[int]) -> ProcessFigures:
         """See the contract; reads one small file a process, in a thread."""

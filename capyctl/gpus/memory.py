@@ -62,6 +62,27 @@ def read_ram(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"))
     )
 
 
+def read_oom_kills(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Processes that the kernel has ended for want of memory: of our control group and those
+    below it, else of the whole machine. None where neither is told."""
+    cgroup = _own_cgroup(proc / "self" / "cgroup")
+    places = [proc / "vmstat"]
+    if cgroup is not None and ".." not in PurePosixPath(cgroup).parts:
+        places.insert(0, cgroups / cgroup.lstrip("/") / "memory.events")
+    for place in places:
+        try:
+            lines = _read(place).splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+    return None
+
+
 def _plain(total_bytes: int, available_bytes: int, source: str) -> RamReading:
     return RamReading(total_bytes=total_bytes, available_bytes=available_bytes, source=source)
 

@@ -54,9 +54,9 @@ def _why(one: Instance, event: object, moment: Moment) -> Failure:
     match event:
         case EngineUnfit(code=found, detail=detail) | EngineBroken(code=found, detail=detail):
             return Failure(found, f"{verb} failed: {detail}")
-        case EngineExited(how=how):
+        case EngineExited(how=how, out_of_memory=out_of_memory):
             return Failure(
-                code,
+                "oom_killed" if out_of_memory else code,
                 f"{verb} failed: engine {verb} failed: the engine exited before readiness ({how})",
             )
         case _:

@@ -275,7 +275,8 @@ def clean(one: Instance, event: EngineExited, moment: Moment) -> Step[Instance]:
     kept = one
     ended: tuple[Operation, ...] = ()
     voided: tuple[Effect, ...] = ()
-    failure = Failure("engine_exited", f"the engine exited while {_doing(one)} ({event.how})")
+    code = "oom_killed" if event.out_of_memory else "engine_exited"
+    failure = Failure(code, f"the engine exited while {_doing(one)} ({event.how})")
     if one.operation is not None or one.riders:
         kept, ended, voided = end_open(one, OperationState.FAILED, failure=failure)
     cleaning = attrs.evolve(

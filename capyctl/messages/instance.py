@@ -198,6 +198,8 @@ class EngineExited:
     launch: LaunchId
     how: str
     """``exit code 1``, ``signal 9``, ``exit status unknown``."""
+    out_of_memory: bool = False
+    """The kernel ended it for want of host memory."""
 
 
 @attrs.frozen(kw_only=True)

@@ -16,6 +16,8 @@ from capyctl.simulated.engines import profiles
 from capyctl.simulated.usage import drawn_bytes, locked, read_draws, write_whole
 
 DOCUMENT_NAME = "document.json"
+OOM_KILLS_NAME = "oom_kills"
+"""In the usage folder: how many processes the kernel has ended for want of memory."""
 LOCAL = HostId("local")
 
 
@@ -66,6 +68,7 @@ class SimulatedMachine:
                 DomainName(name): max(0, room[name] - drawn.get(name, 0)) for name in room
             },
             used_by_pid={draw.pid: draw.bytes for draw in draws if draw.gpu is not None},
+            oom_kill_count=_count_in(self._usage_dir / OOM_KILLS_NAME),
         )
 
     async def look_at(self, pids: Collection[int]) -> ProcessFigures:
@@ -80,6 +83,15 @@ class SimulatedMachine:
             document=self._usage_dir / DOCUMENT_NAME,
             usage_dir=self._usage_dir,
         )
+
+
+def _count_in(path: Path) -> int:
+    """What somebody wrote there who acts the kernel; 0 while nobody has."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return 0
+    return int(text) if text.strip().isdecimal() else 0
 
 
 def _shape(document: SimulatedDocument, host: HostId, ram_limits: RamLimits | None) -> MachineShape:

@@ -38,6 +38,10 @@ HINTS: Mapping[str, str] = {
         "Another program listens on the engine port range; change resource_policy."
         "endpoint_port_range or end that program."
     ),
+    "oom_killed": (
+        "Host memory ran out: give the model a smaller cache or context, stop another model, or "
+        "raise the memory limit of capyctl's service or container."
+    ),
     "launch_failed": "Read the engine's log: GET .../engine-log, or capyctl status deployment.",
     "effective_args_mismatch": (
         "The engine runs with other settings than ordered; look for a configuration file of its "

@@ -79,6 +79,24 @@ def test_a_killed_engine_is_told_with_its_signal_and_not_started_for_nobody(tmp_
     assert again.status == 200
 
 
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_an_engine_that_the_kernel_killed_for_want_of_memory_says_so_and_what_to_do(
+    tmp_path, engine
+):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        (a,) = ready(daemon, "a", engine=engine)
+        time.sleep(1.5)  # the count is looked at once a second
+        (usage,) = daemon.state.rglob("document.json")
+        usage.with_name("oom_kills").write_text("1")
+        kill_engines(daemon)
+        failed = daemon.wait_state(a, "failed")
+        again = daemon.chat("a", max_tokens=1)
+    error = failed["instances"][0]["last_error"]
+    assert error.startswith("oom_killed: ")
+    assert "the kernel ended it for want of memory" in error
+    assert again.status == 200
+
+
 def test_another_daemon_s_engines_and_the_user_s_are_left_alone(tmp_path):
     """A second daemon starts, is killed, and starts again beside a serving one."""
     with running(tmp_path / "one", simulate=simulation()) as one:

@@ -1,6 +1,6 @@
 import pytest
 
-from capyctl.gpus.memory import MemoryUnreadable, read_ram
+from capyctl.gpus.memory import MemoryUnreadable, read_oom_kills, read_ram
 from tests.gpus.trees import GIB, cgroup, proc
 
 
@@ -73,6 +73,25 @@ def test_without_the_machines_figures_there_is_nothing(tmp_path, text):
     (root / "meminfo").write_text(text)
     with pytest.raises(MemoryUnreadable):
         read_ram(root, tmp_path)
+
+
+def test_ends_for_want_of_memory_are_those_of_our_group(tmp_path):
+    groups = cgroup(tmp_path, "/a/b")
+    (groups / "a/b/memory.events").write_text("low 0\noom 4\noom_kill 2\n")
+    root = proc(tmp_path, cgroup="0::/a/b\n")
+    (root / "vmstat").write_text("pgfault 1\noom_kill 9\n")
+
+    assert read_oom_kills(root, groups) == 2
+
+
+@pytest.mark.parametrize("group", ["0::/gone\n", "0::/\n", "4:memory:/x\n", "0::/../x\n"])
+def test_without_a_count_of_its_own_the_machine_s_counts(tmp_path, group):
+    groups = cgroup(tmp_path)
+    root = proc(tmp_path, cgroup=group)
+    assert read_oom_kills(root, groups) is None
+    (root / "vmstat").write_text("oom_kill 9\n")
+
+    assert read_oom_kills(root, groups) == 9
 
 
 def test_this_very_machine():
