@@ -70,10 +70,6 @@ class HostDirectory(Protocol):
 
     def record(self, host: HostId) -> HostRecord | None: ...
 
-    def by_certificate(self, fingerprint: str) -> HostRecord | None:
-        """The host that has this client certificate (SHA-256 of its DER, hexadecimal), or had it
-        when it was revoked."""
-
     def known_launches(self, host: HostId) -> Sequence[LaunchRecord]:
         """Every launch on this host that is stored and not known to be gone."""
 

@@ -90,10 +90,6 @@ class OnRecord:
     def record(self, host: HostId) -> HostRecord | None:
         return self.directory.hosts.get(host)
 
-    def by_certificate(self, fingerprint: str) -> HostRecord | None:
-        records = self.directory.hosts.values()
-        return next((r for r in records if fingerprint in r.certificates), None)
-
     def known_launches(self, host: HostId) -> Sequence[LaunchRecord]:
         return [
             one.launch

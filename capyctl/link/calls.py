@@ -16,6 +16,7 @@ from capyctl.domain.launches import LaunchRecord
 from capyctl.link.session import Session
 from capyctl.wire.link import (
     Ack,
+    BadFrame,
     Call,
     Cancel,
     Error,
@@ -145,21 +146,14 @@ class OpenCalls:
     # -- what the host says -----------------------------------------------------------------
 
     def take(self, frame: Result | Error | ProgressFrame) -> None:
-        """An answer, or news of a call; late ones change nothing.
-
-        Raises:
-            BadFrame: the value is none of this method.
-        """
+        """An answer, or news of a call; late ones change nothing."""
         open_call = self._open.get(frame.id)
         if isinstance(frame, ProgressFrame):
             if open_call is not None and open_call.progress is not None:
                 open_call.progress(frame.bytes_done, frame.bytes_total)
             return
         if open_call is not None:
-            problem = exception_of(frame) if isinstance(frame, Error) else None
-            if isinstance(frame, Result):
-                open_call.value = from_wire(RESULTS[open_call.method], frame.value)
-            self._end(open_call, frame.running, problem=problem)
+            self._end(open_call, frame.running, problem=_outcome(open_call, frame))
         if self._session is not None:
             self._session.post(Ack(id=frame.id))
 
@@ -168,6 +162,18 @@ class OpenCalls:
         open_call.problem = problem
         self._answered(open_call, running)
         open_call.done.set()
+
+
+def _outcome(open_call: OpenCall, frame: Result | Error) -> Exception | None:
+    """What the call's caller is to meet; the value is put into the call."""
+    if isinstance(frame, Error):
+        return exception_of(frame)
+    try:
+        open_call.value = from_wire(RESULTS[open_call.method], frame.value)
+    except BadFrame as problem:
+        # Closing would bring the same answer again, and again.
+        return HostFailed(f"the host answered {open_call.method} with {problem}")
+    return None
 
 
 def record_of(call: HostCall) -> LaunchRecord | None:

@@ -12,6 +12,7 @@ import trio
 
 from capyctl.link.channel import ChannelClosed
 
+CLOSED_HERE = "closed here"
 QUEUE_COUNT_MAX = 64
 """Messages on their way before a sender waits, as for a socket's buffers."""
 
@@ -30,6 +31,7 @@ class Way:
     _queue: deque[tuple[float, bytes]] = attrs.field(factory=deque)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     _last_due_s: float = 0.0
+    _abandoned: bool = False
 
     def close(self, why: str, *, losing: bool) -> None:
         """No more goes in. ``losing``: nor does what is on its way come out."""
@@ -42,6 +44,12 @@ class Way:
     def change(self, *, deaf: bool | None = None, stuck: bool | None = None) -> None:
         self.deaf = self.deaf if deaf is None else deaf
         self.stuck = self.stuck if stuck is None else stuck
+        self._changed.unpark_all()
+
+    def abandon(self) -> None:
+        """Its reader is gone, and the sender cannot be told: what is sent vanishes."""
+        self.deaf, self._abandoned = True, True
+        self._queue.clear()
         self._changed.unpark_all()
 
     async def put(self, data: bytes) -> None:
@@ -58,7 +66,7 @@ class Way:
 
     async def take(self) -> bytes:
         await trio.lowlevel.checkpoint()
-        while True:
+        while not self._abandoned:
             left_s = self._next_s()
             if left_s <= 0.0:
                 self._changed.unpark_all()
@@ -67,6 +75,7 @@ class Way:
                 raise ChannelClosed(self.closed)
             with trio.move_on_after(left_s):
                 await self._changed.park()
+        raise ChannelClosed(CLOSED_HERE)
 
     def _next_s(self) -> float:
         """Seconds until a message may be taken, as things are now."""
@@ -89,11 +98,13 @@ class MemoryChannel:
         return await self.back.take()
 
     async def aclose(self, why: str) -> None:
-        await trio.lowlevel.checkpoint()
-        # A deaf or stuck wire does not carry the news of its end either.
-        if not self.out.deaf and not self.out.stuck:
+        if self.out.deaf or self.out.stuck:
+            # Such a wire does not carry the news of its end either.
+            self.back.abandon()
+        else:
             self.out.close(why or "closed by the other side", losing=False)
-        self.back.close("closed here", losing=True)
+            self.back.close(CLOSED_HERE, losing=True)
+        await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(eq=False)

@@ -185,7 +185,7 @@ class HostService:
         """Do it, unless it is being done or is done: then its answer is told again.
 
         Raises:
-            BadFrame: the call is none, or there are too many.
+            BadFrame: there are too many.
         """
         known = self._calls.get(frame.id)
         if known is not None:
@@ -199,7 +199,12 @@ class HostService:
             return
         if len(self._calls) >= CALLS_COUNT_MAX:
             raise BadFrame(f"more than {CALLS_COUNT_MAX} calls are open")
-        call = from_wire(kind, frame.params)
+        try:
+            call = from_wire(kind, frame.params)
+        except BadFrame as problem:
+            # Closing would bring the same call again, and again.
+            self._post(error_frame(frame.id, problem, running=None))
+            return
         state = HostCallState(id=frame.id, method=frame.method, call=call)
         self._calls[frame.id] = state
         self._nursery.start_soon(self._perform, state)

@@ -251,9 +251,6 @@ class FakeDirectory:
     def record(self, host):
         return self.records.get(host)
 
-    def by_certificate(self, fingerprint):
-        return next((r for r in self.records.values() if fingerprint in r.certificates), None)
-
     def known_launches(self, host):
         return list(self.launches.values())
 

@@ -496,6 +496,30 @@ async def test_requests_get_in_from_a_proof_until_a_park_or_an_end(autojump_cloc
         assert rig.openings.endpoints[record.launch].key == "secret"
 
 
+async def test_a_look_that_hangs_holds_up_no_heartbeat(autojump_clock):
+    async with open_rig() as rig:
+        await serving(rig)
+        rig.machine.takes_s["sample_engine"] = 1000.0
+        await trio.sleep(100)
+
+        assert rig.events.names == [ONLINE]
+        assert rig.events.samples[-1].engines == {}
+        assert rig.events.samples[-1].memory is not None
+
+
+async def test_a_look_that_fails_is_said_once(autojump_clock):
+    async with open_rig(started=False) as rig:
+        rig.machine.takes_s["sample"] = 1e9
+        rig.start_host()
+        await rig.live()
+        await trio.sleep(10)
+        assert rig.events.samples[-1].memory is None
+        rig.machine.takes_s.clear()
+        await trio.sleep(10)
+
+        assert rig.events.samples[-1].memory is not None
+
+
 async def test_the_server_hears_of_serving_engines_every_second(autojump_clock):
     async with open_rig() as rig:
         record = await serving(rig)

@@ -7,6 +7,7 @@ import json
 import pytest
 import trio
 
+from capyctl.contracts.hosts import HostFailed
 from capyctl.link.memory_channel import open_wire
 from capyctl.link.session import Session
 from capyctl.wire.link import (
@@ -167,9 +168,8 @@ async def test_a_server_closes_on_what_makes_no_sense_and_goes_on(data, why, aut
     [
         b"no json",
         b'{"kind":"sync","launches":[],"calls":[]}',
-        json.dumps({"kind": "call", "id": ID, "method": "run", "params": {"record": 1}}).encode(),
     ],
-    ids=["json", "place", "params"],
+    ids=["json", "place"],
 )
 async def test_a_host_closes_on_what_makes_no_sense_and_dials_again(data, autojump_clock):
     async with open_rig() as rig:
@@ -179,12 +179,37 @@ async def test_a_host_closes_on_what_makes_no_sense_and_dials_again(data, autoju
         assert rig.changes[1].startswith("bad_frame")
 
 
-async def test_a_method_that_the_host_does_not_know_is_told_apart(autojump_clock):
+@pytest.mark.parametrize(
+    ("method", "params", "type"),
+    [("sing", {}, "unsupported"), ("run", {"record": 1}, "failed")],
+)
+async def test_a_call_that_the_host_does_not_understand_is_answered(
+    method, params, type, autojump_clock
+):
+    """Closing would bring it again."""
     async with open_rig() as rig:
-        data = json.dumps({"kind": "call", "id": ID, "method": "sing", "params": {}}).encode()
+        data = json.dumps({"kind": "call", "id": ID, "method": method, "params": params}).encode()
+        heard = []
+        rig.remote.calls.take = heard.append
         await rig.wire.there.send(data)
         await trio.sleep(1)
 
+        assert [frame.type for frame in heard] == [type]
+        assert rig.events.names == ["online fresh supported"]
+
+
+async def test_an_answer_that_makes_no_sense_fails_its_call_alone(autojump_clock):
+    async with open_rig() as rig:
+        rig.machine.takes_s["prepare"] = 5.0
+        asked = Asked(rig.nursery, rig.remote.prepare, order())
+        await trio.sleep(1)
+        (id,) = rig.remote.calls.open_ids
+        data = json.dumps({"kind": "result", "id": id, "value": {"launch": 5}}).encode()
+        await rig.wire.here.send(data)
+        await asked.ended.wait()
+        await trio.sleep(10)
+
+        assert isinstance(asked.problem, HostFailed)
         assert rig.events.names == ["online fresh supported"]
 
 
