@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from capyctl.cli.failure import CommandFailed
@@ -57,6 +57,25 @@ class Client:
         """
         with self._translated():
             return self._api.read(f"{PREFIX}{path}", retries=READS)
+
+    def with_host_names(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Deployments of a snapshot as people read them: with the names of hosts for their ids.
+
+        On a standalone machine they are the same. Raises CommandFailed.
+        """
+        if self.role.kind != "server" or not rows:
+            return list(rows)
+        names = {host["host_id"]: host["name"] for host in self.read("/hosts")["hosts"]}
+        return [
+            {
+                **row,
+                "instances": [
+                    {**one, "host_id": names.get(one.get("host_id"), one.get("host_id"))}
+                    for one in row.get("instances", [])
+                ],
+            }
+            for row in rows
+        ]
 
     def send_change(
         self, change: Change, *, within_s: float = ANSWER_S_MAX, retries: Retries = CHANGES

@@ -124,7 +124,8 @@ def show_receipt(call: Call, action: str, name: object, receipt: Row) -> None:
 def show_ready(call: Call, receipt: Row, deployment: Row, *, already: bool = False) -> None:
     """A deployment that was waited for; ``already``: it was ready before it was asked for."""
     ready = f"{deployment['ready_instances']}/{deployment['desired_instances']}"
-    hosts = sorted({str(row["host_id"]) for row in deployment["instances"] if row.get("host_id")})
+    (shown,) = call.client().with_host_names([deployment])
+    hosts = sorted({str(row["host_id"]) for row in shown["instances"] if row.get("host_id")})
     fields = ("observed_state", "ready_instances", "desired_instances")
     call.show(
         {**receipt, **{name: deployment.get(name) for name in fields}},

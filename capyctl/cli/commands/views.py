@@ -22,8 +22,10 @@ _INSTANCES = ("INSTANCE", "HOST", "STATE", "LIFECYCLE", "DEVICES", "LAST ERROR")
 
 def list_deployments(call: Call) -> int:
     """`list deployments`"""
-    rows = _by_name(read_snapshot(call.client()))
-    call.show({"deployments": rows}, _with_warnings(_table(rows), rows))
+    client = call.client()
+    rows = _by_name(read_snapshot(client))
+    shown = client.with_host_names(rows)
+    call.show({"deployments": rows}, _with_warnings(_table(shown), rows))
     return 0
 
 
@@ -52,7 +54,8 @@ def status(call: Call) -> int:
             ("State directory", role.state_root),
         ],
     )
-    call.show(value, f"{head}\n\n{_with_warnings(_table(rows), rows)}" if rows else head)
+    shown = _table(client.with_host_names(rows))
+    call.show(value, f"{head}\n\n{_with_warnings(shown, rows)}" if rows else head)
     return 0
 
 
@@ -113,7 +116,8 @@ def _with_warnings(text: str, rows: Iterable[Row]) -> str:
 
 def _status_of(client: Client, call: Call) -> tuple[Row, str]:
     deployment = find_deployment(read_snapshot(client), call.options.deployment)
-    return deployment, _status_text(deployment)
+    (shown,) = client.with_host_names([deployment])
+    return deployment, _status_text(shown)
 
 
 def _status_text(row: Row) -> str:

@@ -61,6 +61,7 @@ def test_a_host_that_is_killed_comes_back_to_its_engines(made, id):
     gone_on(made, id, before)
 
 
+@pytest.mark.faults
 def test_a_host_that_is_back_soon_is_not_missed(made, id):
     host = made.hosts["a"]
     before = host.engines()
@@ -71,6 +72,7 @@ def test_a_host_that_is_back_soon_is_not_missed(made, id):
     gone_on(made, id, before)
 
 
+@pytest.mark.faults
 def test_a_server_that_is_killed_comes_back_to_its_hosts(made, id):
     before = made.hosts["a"].engines()
     made.server.kill()
@@ -92,6 +94,7 @@ def test_both_are_killed(made, id):
     gone_on(made, id, before)
 
 
+@pytest.mark.faults
 def test_an_engine_that_ended_meanwhile_is_started_again_on_demand(made, id):
     host = made.hosts["a"]
     (before,) = host.engines()
@@ -110,6 +113,7 @@ def test_an_engine_that_ended_meanwhile_is_started_again_on_demand(made, id):
     assert made.server.deployment(id)["observed_state"] == "ready"
 
 
+@pytest.mark.faults
 def test_an_orderly_stop_of_both_leaves_the_engines(made, id):
     host = made.hosts["a"]
     before = host.engines()
@@ -123,7 +127,7 @@ def test_an_orderly_stop_of_both_leaves_the_engines(made, id):
     gone_on(made, id, before)
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.faults), True])
 def test_a_half_open_link(made, id, lost):
     """Frozen for less than it takes to be lost, and for longer."""
     host, server = made.hosts["a"], made.server

@@ -113,6 +113,7 @@ def test_an_ingress_takes_its_server_alone(made, tmp_path):
     assert answer_of(address, name, authority, server).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.faults
 def test_an_ingress_in_the_place_of_another_is_sent_nothing(made):
     """Two hosts have changed addresses: each shows its own certificate, and gets no request."""
     server = made.server
