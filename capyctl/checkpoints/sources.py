@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -15,6 +15,7 @@ from capyctl.checkpoints.downloads_source import Request
 from capyctl.checkpoints.downloads_stream import PAUSES_S, Rules, check_address
 from capyctl.checkpoints.model_files import Identity
 from capyctl.checkpoints.sources_layout import Manifest, Place, read_manifest
+from capyctl.checkpoints.sources_pruning import Unused, find_unused, remove_source
 from capyctl.checkpoints.sources_secrets import read_owner_text, read_secret
 from capyctl.checkpoints.sources_space import Space
 from capyctl.contracts.checkpoints import Progress, Unfetchable
@@ -96,6 +97,24 @@ class RemoteSources:
             shared.listeners.remove(progress)
             if not shared.listeners:
                 self._downloads.pop(source.key, None)
+
+    async def prune(
+        self, keys: Collection[str], paths: Collection[str], *, apply: bool
+    ) -> tuple[Unused, ...]:
+        """Sources that are none of ``keys``, hold none of ``paths`` and are not coming now;
+        with ``apply`` those that were removed.
+
+        Raises:
+            OSError: one cannot be removed; those before it are gone.
+        """
+        wanted = frozenset((*keys, *self._downloads))
+        root = self.space.root
+        unused = await trio.to_thread.run_sync(find_unused, root, wanted, tuple(paths))
+        for one in unused if apply else ():
+            # A deployment that came meanwhile may have begun to fetch it.
+            if one.key not in self._downloads:
+                await trio.to_thread.run_sync(remove_source, root, one.key)
+        return unused
 
     async def _lead(self, source: RemoteSource, shared: _Download) -> int:
         try:

@@ -1,8 +1,8 @@
 """Asks a running role on its control socket: one JSON line there, one JSON line back.
 
-The request has ``action``: ``list`` the profiles, ``reload`` them from the engines document, or
-name the ``users`` of the profile ``name``. The answer has ``ok``, and its result or ``code`` and
-``message``.
+The request has ``action``: ``list`` the profiles, ``reload`` them from the engines document, name
+the ``users`` of the profile ``name``, ``retire`` it or ``keep`` it after all, or ``prune_sources``,
+with ``apply`` for good. The answer has ``ok``, and its result or ``code`` and ``message``.
 """
 
 from __future__ import annotations

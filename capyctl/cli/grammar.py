@@ -44,6 +44,7 @@ _ACTIONS = {
     "validate": "check a document offline",
     "config": "show settings and where they come from",
     "engine": "find, register and remove engines",
+    "prune": "reclaim room on the disk",
     "simulate": "make things for a simulated machine",
 }
 
@@ -62,6 +63,7 @@ def build_parser() -> Parser:
     _add_status(leaves, actions)
     _add_documents(leaves)
     _add_engines(leaves)
+    _add_pruning(leaves)
     _add_simulated(leaves)
     return parser
 
@@ -231,6 +233,14 @@ def _add_engines(leaves: Leaves) -> None:
     remove = leaves.add("engine remove", "engines:remove", "take a registered engine out")
     remove.add_argument("name", metavar="NAME", help="the profile")
     remove.add_argument("--drain", action="store_true", help="stop the instances that run on it")
+
+
+def _add_pruning(leaves: Leaves) -> None:
+    prune = leaves.add(
+        "prune sources", "pruning:prune_sources", "find downloads that no deployment refers to"
+    )
+    prune.add_argument("--host-config", metavar="FILE", help="of the role with this document")
+    prune.add_argument("--apply", action="store_true", help="remove them")
 
 
 def _add_simulated(leaves: Leaves) -> None:

@@ -65,7 +65,7 @@ async def open_daemon(
         store.errors.StoreUnusable: the database cannot be used; it was not changed.
     """
     ids = UlidIds()
-    publishing = Publishing(settings, machine.simulated_profiles)
+    publishing = Publishing(settings, machine.simulated_profiles, machine.retirements)
     async with opened_store(settings, log, ids, before_commit=before_commit) as store:
         stored = await store.load()
         outside = Outside(
@@ -149,7 +149,7 @@ def own_publication(
     """What this machine would say of itself to a server."""
     return HostPublication(
         shape=machine.shape,
-        profiles=publishing.profiles,
+        profiles=publishing.offered,
         version=__version__,
         models_root=str(settings.models_root),
         kv_default_bytes=settings.kv_default_bytes,
@@ -167,7 +167,7 @@ class Completer:
     def __call__(self, document: Mapping[str, Any]) -> DeploymentSpec:
         return complete_deployment(
             document,
-            profiles=self.publishing.profiles,
+            profiles=self.publishing.offered,
             models_root=self.settings.models_root,
             defaults=self.settings.defaults,
             checks=Checks(extra_args=check_extra_args, env=resolve_env),

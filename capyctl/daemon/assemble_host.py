@@ -21,6 +21,7 @@ from capyctl.daemon.control_socket import ControlSocket
 from capyctl.daemon.machine import OwnMachine
 from capyctl.daemon.publication import host_publication
 from capyctl.daemon.publishing import Publishing
+from capyctl.daemon.role_actions import refused, retiring
 from capyctl.dataplane.ingress import Ingress
 from capyctl.dataplane.tls import ListenerTls
 from capyctl.launch.strays import LaunchStrays
@@ -82,6 +83,12 @@ class HostRole:
             log=self.log.event,
             published=self._publish,
             link=lambda: self.link.why_down or "agreed",
+            actions={
+                **retiring(self.publishing, self._users, self._publish),
+                "prune_sources": refused(
+                    "unsupported", "a host does not know what is deployed; see prune sources"
+                ),
+            },
         )
 
     def _dial(self) -> Dial:
@@ -113,7 +120,7 @@ async def open_host(
     settings: HostSettings, tls: HostTls, machine: OwnMachine, log: Log
 ) -> AsyncIterator[HostRole]:
     """Everything but the listeners and the link, for the length of the block. Engines stay."""
-    publishing = Publishing(settings, machine.simulated_profiles)
+    publishing = Publishing(settings, machine.simulated_profiles, machine.retirements)
     ingress = Ingress(
         tls=None if settings.ingress_plain else _listener_tls(tls),
         on_bug=lambda error: log.error("ingress_bug", problem=repr(error)),

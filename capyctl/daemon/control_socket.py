@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ import trio
 from capyctl.config.problems import InvalidDocument
 from capyctl.control.directory import Directory
 from capyctl.daemon.publishing import Publishing
+from capyctl.daemon.role_actions import RoleAction
 from capyctl.domain.sockets import CONTROL_SOCKET, short_path
 from capyctl.machines.deployment import EMPTY
 
 REQUEST_BYTES_MAX = 64 * 1024
 REQUEST_S_MAX = 5.0
+ANSWER_S_MAX = 55.0
+"""Just under what the command waits."""
 CONNECTIONS_MAX = 8
 NAME = CONTROL_SOCKET
 _CREDENTIALS = struct.Struct("3i")
@@ -31,7 +34,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @attrs.frozen(kw_only=True, eq=False)
 class ControlSocket:
-    """Answers ``{"action": "reload"|"list"|"check_remove", "name"?: …}``."""
+    """Answers ``{"action": "reload"|"list"|"users", "name"?: …}``, and the role's own actions."""
 
     path: Path
     host: str
@@ -44,6 +47,8 @@ class ControlSocket:
     """Told once the profiles were read again."""
     link: Callable[[], str | None] = lambda: None
     """How a host stands with its server; None on a machine that has none."""
+    actions: Mapping[str, RoleAction] = attrs.field(factory=dict)
+    """What else the role does, by the action's name."""
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; the socket file is removed then."""
@@ -74,32 +79,36 @@ class ControlSocket:
     async def _one(self, connection: trio.socket.SocketType, limit: trio.CapacityLimiter) -> None:
         with connection:
             async with limit:
-                with trio.move_on_after(REQUEST_S_MAX):
+                with trio.move_on_after(ANSWER_S_MAX):
                     try:
                         await self._converse(connection)
-                    except OSError as problem:
+                    except (OSError, trio.TooSlowError) as problem:
                         self.log("control_socket_broke", problem=str(problem))
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         if not _ours(connection):
             return
         data = b""
-        while not data.endswith(b"\n") and len(data) <= REQUEST_BYTES_MAX:
-            piece = await connection.recv(4096)
-            if not piece:
-                break
-            data += piece
-        answer = json.dumps(self._answer(data)).encode() + b"\n"
+        with trio.fail_after(REQUEST_S_MAX):
+            while not data.endswith(b"\n") and len(data) <= REQUEST_BYTES_MAX:
+                piece = await connection.recv(4096)
+                if not piece:
+                    break
+                data += piece
+        answer = json.dumps(await self._answer(data)).encode() + b"\n"
         sent = 0
         while sent < len(answer):
             sent += await connection.send(answer[sent:])
 
-    def _answer(self, data: bytes) -> dict[str, Any]:
+    async def _answer(self, data: bytes) -> dict[str, Any]:
         try:
             request = json.loads(data)
             action = request["action"]
         except (ValueError, KeyError, TypeError):
             return {"ok": False, "code": "invalid_request", "message": "not a request"}
+        own = self.actions.get(action) if isinstance(action, str) else None
+        if own is not None:
+            return await own(request)
         match action:
             case "reload":
                 return self._reload()
@@ -132,6 +141,7 @@ class ControlSocket:
                 "source": profile.source,
                 "deep_park": profile.deep_park,
                 "deployments": self.users(profile.name),
+                "retiring": profile.name in self.publishing.retirements,
             }
             for profile in self.publishing.profiles
         ]

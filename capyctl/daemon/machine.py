@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 import attrs
@@ -15,7 +15,9 @@ from capyctl.config.role_settings import MachineSettings, MemoryAmount
 from capyctl.contracts.gpus import Machine
 from capyctl.contracts.host import LaunchRefused
 from capyctl.control.host import LocalHost
+from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.detecting import detected
+from capyctl.daemon.retirements import Retirements
 from capyctl.daemon.root import launch_secret, owner_folder
 from capyctl.domain.devices import MachineShape, Profile
 from capyctl.domain.ids import HostId
@@ -43,6 +45,8 @@ class OwnMachine:
     processes: LocalProcesses
     shape: MachineShape
     simulated_profiles: tuple[Profile, ...]
+    retirements: Retirements
+    sources: RemoteSources
 
 
 class Ports:
@@ -100,24 +104,34 @@ def own_machine(
     processes = LocalProcesses(root)
     first, last = settings.engine_ports
     checkpoints = LocalCheckpoints(owner_folder(root / "observation"))
+    retirements = Retirements(root, now_ms=SystemClock().wall_ms)
+    sources = _sources(settings, checkpoints)
     host = LocalHost(
         machine=machine,
         machine_shape=shape,
         processes=processes,
         families=families(surroundings),
         checkpoints=checkpoints,
-        sources=_sources(settings, checkpoints),
+        sources=sources,
         ports=Ports(first, last),
         secret=launch_secret(root),
         before_launch=BeforeLaunch(
             surroundings=surroundings,
             book=InstallationBook(owner_folder(root / "observation")),
             log=log,
+            retirements=retirements,
         ),
         raw_logs=raw_logs,
         extra_env=Marked(state_root=root, simulated=simulate is not None),
     )
-    return OwnMachine(host=host, processes=processes, shape=shape, simulated_profiles=profiles)
+    return OwnMachine(
+        host=host,
+        processes=processes,
+        shape=shape,
+        simulated_profiles=profiles,
+        retirements=retirements,
+        sources=sources,
+    )
 
 
 def _sources(settings: MachineSettings, checkpoints: LocalCheckpoints) -> RemoteSources:
@@ -178,9 +192,14 @@ class BeforeLaunch:
     surroundings: Surroundings
     book: InstallationBook
     log: Callable[..., None]
+    retirements: Container[str] = ()
+    """Profiles that are being removed."""
 
     def __call__(self, order: LaunchOrder) -> Installation | None:
         """What the engine's files are. Raises LaunchRefused."""
+        if order.engine.profile in self.retirements:
+            detail = f"profile `{order.engine.profile}` is being removed, so nothing starts on it"
+            raise LaunchRefused("profile_retiring", detail, permanent=True)
         try:
             prepare_launch(order, self.surroundings)
         except NotPrepared as refused:

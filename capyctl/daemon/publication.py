@@ -25,7 +25,7 @@ def host_publication(
         transport = IngressTransport.TRUSTED_PRIVATE_LINK
     return HostPublication(
         shape=machine.shape,
-        profiles=publishing.profiles,
+        profiles=publishing.offered,
         labels=dict(settings.labels),
         version=__version__,
         capabilities=tuple(sorted(CAPABILITIES)),

@@ -21,6 +21,7 @@ from capyctl.daemon.control_socket import NAME as SOCKET_NAME
 from capyctl.daemon.control_socket import ControlSocket, users_in
 from capyctl.daemon.listening import bound
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
+from capyctl.daemon.role_actions import pruning, retiring
 from capyctl.daemon.running import given_by, held_role, keep_document, run_role
 from capyctl.daemon.serving import Beside, make_plane, serve_daemon
 from capyctl.daemon.shutdown import SIGNALS
@@ -72,7 +73,7 @@ async def _serve(
                 log,
                 signals=signals,
                 beside=Beside(
-                    started=[_control_socket(settings, daemon, log).serve],
+                    started=[_control_socket(settings, daemon, machine, log).serve],
                     ready=partial(_banner, settings, daemon, log),
                 ),
             )
@@ -81,14 +82,20 @@ async def _serve(
 
 
 def _control_socket(
-    settings: StandaloneSettings, daemon: StandaloneDaemon, log: Log
+    settings: StandaloneSettings, daemon: StandaloneDaemon, machine: OwnMachine, log: Log
 ) -> ControlSocket:
+    directory = daemon.world.directory
+    users = partial(users_in, directory)
     return ControlSocket(
         path=settings.state_root / SOCKET_NAME,
         host=settings.host,
         publishing=daemon.publishing,
-        users=partial(users_in, daemon.world.directory),
+        users=users,
         log=log.event,
+        actions={
+            **retiring(daemon.publishing, users, lambda: None),
+            **pruning(machine.sources, lambda: [d.spec for d in directory.deployments.values()]),
+        },
     )
 
 

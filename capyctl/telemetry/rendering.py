@@ -52,6 +52,7 @@ HINTS: Mapping[str, str] = {
         "Park or stop what runs on the machine, or start with --evict; once a start was measured "
         "its own figure counts."
     ),
+    "profile_retiring": "Deploy it on another profile, or register this one again.",
     "parked_capacity": "Stop a parked model, or stop this one instead of parking it.",
     "parked_growth": "The next request starts it anew; see parked_growth_limit.",
     "installation_drift": (

@@ -204,6 +204,8 @@ def test_a_profile_in_use_stays(bench, role, server):
 
     assert ran.status == 20
     assert "is used by poet" in ran.errors[0]
+    asked = [request["action"] for request in role.received]
+    assert asked[-2:] == ["retire", "keep"]
     assert "llamacpp" in bench.run("engine", "list").out
 
 
@@ -220,7 +222,9 @@ def test_draining_stops_what_uses_it(management, bench, role, server):
     ran = bench.run("engine", "remove", "llamacpp", "--drain")
 
     (stop,) = management.changes
+    actions = [request["action"] for request in role.received]
     assert ran.status == 0
+    assert actions[-2:] == ["retire", "reload"]
     assert stop.fields["action"] == "stop"
     assert role.received[-1] == {"action": "reload"}
     assert "my-model stopping" in ran.waits[0]

@@ -25,6 +25,7 @@ def program(tmp_path):
 class Before:
     def __init__(self, folder, program):
         self.logged = []
+        self.retiring = set()
         shape = MachineShape(host=HostId("h"), gpus=(), domains=())
         self.program = program
         self.check = BeforeLaunch(
@@ -33,6 +34,7 @@ class Before:
             ),
             book=InstallationBook(folder),
             log=lambda event, **fields: self.logged.append((event, fields["profile"])),
+            retirements=self.retiring,
         )
 
     def __call__(self, drift="warn"):
@@ -100,3 +102,12 @@ def test_files_that_cannot_be_read_count_as_changed(tmp_path, program, drift):
     else:
         with pytest.raises(LaunchRefused, match="installation_drift"):
             check(drift)
+
+
+def test_nothing_starts_on_a_profile_that_is_being_removed(before):
+    before.retiring.add("mine")
+
+    with pytest.raises(LaunchRefused) as refused:
+        before()
+
+    assert (refused.value.code, refused.value.permanent) == ("profile_retiring", True)

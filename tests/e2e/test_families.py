@@ -2,6 +2,7 @@
 
 import pytest
 
+from capyctl.cli.control_socket import ask_role
 from capyctl.domain.units import GIB
 from tests.e2e.daemon import running, simulation, wait_until
 
@@ -133,3 +134,26 @@ def test_tensorfold_is_stopped_and_started(tmp_path):
         daemon.do(a, "start")
         daemon.wait_state(a, "ready")
         assert daemon.chat("a").status == 200
+
+
+def test_nothing_new_starts_on_a_profile_that_is_being_removed_even_after_a_crash(tmp_path):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        runs, rests = daemon.create("runs", 1024), daemon.create("rests", 1024)
+        daemon.do(runs, "start")
+        daemon.wait_state(runs, "ready")
+        users = ask_role(daemon.state, {"action": "retire", "name": "vllm"})["deployments"]
+        daemon.kill()
+        daemon.start()
+        daemon.wait_state(runs, "ready")
+        served = daemon.chat("runs").status
+        daemon.do(rests, "start")
+        failed = daemon.wait_state(rests, "failed")
+        body = {"config": {"name": "new", "engine": "vllm", "model": "runs"}, "activate": False}
+        refused = daemon.request("POST", "/deployments", body, key="n")
+        ask_role(daemon.state, {"action": "keep", "name": "vllm"})
+        again = daemon.chat("rests").status
+    assert users == ["runs"]
+    assert served == 200
+    assert failed["instances"][0]["last_error"].startswith("profile_retiring: ")
+    assert (refused.status, refused.json()["error"]["code"]) == (409, "profile_not_published")
+    assert again == 200

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from capyctl.cli.control_socket import ask_role
 from capyctl.simulated.checkpoint_writer import write_checkpoint
 from tests.checkpoints.fake_hub import COMMIT, FakeHub, serving, sha256
 from tests.checkpoints.test_digest import recomputed
@@ -223,3 +224,22 @@ def test_the_hosts_policy_is_in_the_answer(tmp_path, hub, sets, model):
     error = refused.json()["error"]
     assert (refused.status, error["code"]) == (400, "invalid_config")
     assert error["details"] == {"path": "model.source"}
+
+
+def test_what_is_deployed_no_more_is_pruned(tmp_path, hub):
+    with daemon_of(tmp_path, hub) as daemon:
+        id = daemon.create("m", model=HF)
+        wait_row(daemon, id, "verified")
+        asked = {"action": "prune_sources", "apply": True}
+        needed = ask_role(daemon.state, asked)["sources"]
+        daemon.do(id, "delete")
+        wait_until(lambda: daemon.deployment(id) is None, what="it is deleted")
+        looked = ask_role(daemon.state, {"action": "prune_sources"})["sources"]
+        there = (daemon.models / KEY).exists()
+        removed = ask_role(daemon.state, asked)["sources"]
+
+    assert needed == []
+    assert [one["source"] for one in looked] == [KEY]
+    assert there
+    assert removed == looked
+    assert not list((daemon.models / KEY).parent.iterdir())

@@ -100,7 +100,7 @@ def list_registered(call: Call) -> int:
             "version": one.version,
             "custom": one.custom,
             "deep_park": one.deep_park,
-            "published": _published(answer is not None, one.profile in running),
+            "published": _published(answer is not None, running.get(one.profile)),
             "deployments": running.get(one.profile, {}).get("deployments", []),
         }
         for one in registered
@@ -174,7 +174,7 @@ def remove(call: Call) -> int:
     state_root = call.state_root()
     try:
         if options.name in [one.profile for one in list_engines(file, documents)]:
-            _refuse_users(call, state_root)
+            _retire(call, state_root)
         removed = remove_engine(options.name, engines_file=file, documents=documents)
     except RegistrationRefused as refused:
         raise CommandFailed(refused.code, refused.message) from refused
@@ -197,22 +197,30 @@ def remove(call: Call) -> int:
     return 0
 
 
-def _refuse_users(call: Call, state_root: Path) -> None:
-    """A profile that something runs on stays, unless ``--drain`` stops it first."""
+def _retire(call: Call, state_root: Path) -> None:
+    """Nothing new starts on the profile from here on, and nothing runs on it in the end.
+
+    The role keeps that in mind through its own restarts. A profile that something runs on
+    stays, unless ``--drain`` stops it first.
+    """
     name = call.options.name
-    answer = ask_role(state_root, {"action": "users", "name": name})
+    answer = ask_role(state_root, {"action": "retire", "name": name})
     users = [str(user) for user in (answer or {}).get("deployments", [])]
     if not users:
         return
-    if not call.options.drain:
-        raise CommandFailed(
-            "profile_in_use",
-            f"{name} is used by {', '.join(users)}: stop them, or let --drain do it",
-            details={"deployments": users},
-        )
-    from capyctl.cli.commands.draining import stop_all
+    try:
+        if not call.options.drain:
+            raise CommandFailed(
+                "profile_in_use",
+                f"{name} is used by {', '.join(users)}: stop them, or let --drain do it",
+                details={"deployments": users},
+            )
+        from capyctl.cli.commands.draining import stop_all
 
-    stop_all(call, name, users)
+        stop_all(call, name, users)
+    except CommandFailed:
+        ask_role(state_root, {"action": "keep", "name": name})
+        raise
 
 
 def _profiles(answer: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -277,10 +285,12 @@ def _chosen(call: Call) -> str:
     return str(rows[int(text) - 1]["source"])
 
 
-def _published(is_running: bool, is_listed: bool) -> str:
+def _published(is_running: bool, listed: dict[str, Any] | None) -> str:
     if not is_running:
         return "unknown"
-    return PUBLISHED if is_listed else "not published"
+    if listed is None:
+        return "not published"
+    return "retiring" if listed.get("retiring") else PUBLISHED
 
 
 def _from_role(row: dict[str, Any]) -> dict[str, Any]:
