@@ -38,6 +38,8 @@ ROUNDS_MAX = 3
 LOOK_S = 1.0
 """How long the line of several machines is left alone when nothing is known to have changed:
 requests that are served elsewhere let victims go without a word."""
+LOOK_SHARE = 9.0
+"""Looking at all of it takes at most a tenth of the time."""
 
 
 class PlacementActor(Actor[m.PlacementMessage]):
@@ -59,7 +61,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
         self._first = first
         self._outlook = Outlook(books, world)
         self._turns = Turns(books, world, self.timers, self._tell, window_s=window_s)
-        self._looked_at_s = 0.0
+        self._look_at_s = 0.0
         self._looking: set[HostId] = set()
 
     async def on_start(self) -> None:
@@ -113,6 +115,9 @@ class PlacementActor(Actor[m.PlacementMessage]):
             case _:
                 assert_never(message)
         self._refuse_after_failed_switches()
+        if isinstance(message, m.HostEligible):
+            await self._serve_line()  # Others may have to be told that nothing is left to wait for.
+            return
         fresh = message.ask if isinstance(message, m.Reserve) else None
         await self._serve_line(touched | self._about(message), fresh=fresh)
 
@@ -142,28 +147,38 @@ class PlacementActor(Actor[m.PlacementMessage]):
     async def _serve_line(
         self, touched: set[HostId] | None = None, *, fresh: str | None = None
     ) -> None:
-        """Look at requests again, oldest first: those that could go to a machine of ``touched``.
+        """Look at requests again, oldest first.
 
-        At all of them without it, with one machine, and once in a while.
+        With several machines, only at what has changed on those of ``touched``, which are the
+        only ones where something can fit now that did not; at everything once in a while.
         """
         now_s = self._world.clock.monotonic_s()
-        every = touched is None or self._books.ledger.hosts_count <= 1
-        if every or now_s - self._looked_at_s >= LOOK_S:
-            every, self._looked_at_s = True, now_s
+        alone = self._books.ledger.hosts_count <= 1
+        every = touched is None or alone or now_s >= self._look_at_s
         for ask, waiting in list(self._books.line.items()):
             if ask not in self._books.line:
                 continue
-            places = waiting.reserve.candidates
-            if every or ask == fresh or touched is None or any(c.host in touched for c in places):
+            if every or ask == fresh:
                 await self._look_at(ask, waiting)
+            elif touched:
+                await self._look_at(ask, waiting, only=touched)
+        if every:
+            done_s = self._world.clock.monotonic_s()
+            self._look_at_s = done_s + max(LOOK_S, LOOK_SHARE * (done_s - now_s))
 
-    async def _look_at(self, ask: str, waiting: Waiting) -> None:
+    async def _look_at(self, ask: str, waiting: Waiting, only: set[HostId] | None = None) -> None:
         """1. It fits: granted. 2. It may evict and its host is free: a switch. 3. It waits.
 
         4. A request that can never fit, or had its rounds, is refused.
+        ``only``: look at these machines alone; what is elsewhere is as it was.
         """
         reserve = waiting.reserve
-        wanted = self._outlook.wanted(reserve.instance, reserve.phase, reserve.candidates)
+        candidates = reserve.candidates
+        if only is not None:
+            candidates = tuple(c for c in candidates if c.host in only)
+            if not candidates:
+                return
+        wanted = self._outlook.wanted(reserve.instance, reserve.phase, candidates)
         mine = self._books.turn_of(ask)
         if mine is not None and mine.switch.state is SwitchState.ADMISSION_CLOSED:
             return  # Its victims are on their way out.
@@ -177,9 +192,11 @@ class PlacementActor(Actor[m.PlacementMessage]):
                     await self._turns.step(mine, SwitchEvent.TARGET_UP)
             case FitsAfter():
                 await self._switch(ask, waiting, wanted, found)
-            case NoRoom():
-                if mine is None and not (may_evict and self._outlook.waits_for_a_turn(wanted)):
+            case NoRoom() if only is None and mine is None:
+                if not (may_evict and self._outlook.waits_for_a_turn(wanted)):
                     self._no_room(ask, waiting, found)
+            case NoRoom():
+                return
 
     def _may_switch(self, waiting: Waiting) -> bool:
         """An operator's start that had its rounds waits in line; a request is refused then."""

@@ -72,9 +72,11 @@ class Ledger:
     _entries_on: Mapping[HostId, _Entries] | None = attrs.field(default=None, eq=False, repr=False)
     """``entries`` of each host; kept up to date, because every figure is one host's."""
     _domains_of: Mapping[HostId, _Domains] | None = attrs.field(default=None, eq=False, repr=False)
+    _charged_on: Mapping[HostId, Charges] | None = attrs.field(default=None, eq=False, repr=False)
+    """Sums of all charges on each host."""
 
     def __attrs_post_init__(self) -> None:
-        if self._entries_on is not None and self._domains_of is not None:
+        if self._charged_on is not None:
             return  # of a change to one host, which is checked there
         domains: dict[HostId, dict[DomainName, MemoryDomain]] = {}
         for (host, name), domain in self.pools.items():
@@ -84,6 +86,8 @@ class Ledger:
             entries.setdefault(entry.host, {})[id] = entry
         object.__setattr__(self, "_domains_of", domains)
         object.__setattr__(self, "_entries_on", entries)
+        sums = {host: _sums(here) for host, here in entries.items()}
+        object.__setattr__(self, "_charged_on", sums)
         for host in domains:
             self._check(host)
 
@@ -113,19 +117,29 @@ class Ledger:
     def changed(self, host: HostId, here: _Entries, entries: _Entries) -> Ledger:
         """The next version, with ``here`` on ``host``, which ``entries`` of all agree with."""
         assert self._entries_on is not None
-        on = {**self._entries_on, host: here}
-        after = attrs.evolve(self, version=self.version + 1, entries=entries, entries_on=on)
+        assert self._charged_on is not None
+        after = attrs.evolve(
+            self,
+            version=self.version + 1,
+            entries=entries,
+            entries_on={**self._entries_on, host: here},
+            charged_on={**self._charged_on, host: _sums(here)},
+        )
         after._check(host)
         return after
+
+    def only(self, host: HostId) -> Ledger:
+        """The books of one host alone, to try things on."""
+        pools = {(host, name): domain for name, domain in self.domains_of(host).items()}
+        return Ledger(version=self.version, pools=pools, entries=self.entries_on(host))
 
     def charged_bytes(self, pool: Pool, *, without: InstanceId | None = None) -> int:
         """Bytes charged on ``pool``, leaving one instance out."""
         host, domain = pool
-        return sum(
-            entry.charges.get(domain, 0)
-            for entry in self.entries_on(host).values()
-            if entry.instance != without
-        )
+        assert self._charged_on is not None
+        charged = self._charged_on.get(host, {}).get(domain, 0)
+        left_out = None if without is None else self.entries_on(host).get(without)
+        return charged if left_out is None else charged - left_out.charges.get(domain, 0)
 
     def parked_bytes(self, pool: Pool, *, without: InstanceId | None = None) -> int:
         """Bytes charged on ``pool`` for parked instances, and promised to those that park."""
@@ -146,6 +160,14 @@ class Ledger:
             if e.instance != without and e.charges.get(domain, 0) > 0
         ]
         return tuple(sorted(found, key=lambda h: (-h.held_bytes, str(h.instance))))
+
+
+def _sums(entries: _Entries) -> dict[DomainName, int]:
+    found: dict[DomainName, int] = {}
+    for entry in entries.values():
+        for name, held in entry.charges.items():
+            found[name] = found.get(name, 0) + held
+    return found
 
 
 def open_ledger(shapes: tuple[MachineShape, ...]) -> Ledger:

@@ -145,32 +145,31 @@ def _full(
 def on_its_device(entry: Entry, candidate: Candidate) -> bool:
     """Whether it runs on the device of ``candidate``, and one of the two wants that alone."""
     return (
-        candidate.gpu is not None
+        (entry.exclusive or candidate.exclusive)
+        and candidate.gpu is not None
         and entry.gpu == candidate.gpu
         and entry.phase is not Phase.PARKED
-        and (entry.exclusive or candidate.exclusive)
     )
 
 
 def _taken(
     ledger: Ledger, candidate: Candidate, wanted: Wanted, beside: Entry | None
 ) -> DeviceTaken | None:
-    there = [e for id, e in ledger.entries_on(candidate.host).items() if id != wanted.instance]
-    if beside is not None and beside.instance != wanted.instance:
-        there.append(beside)
-    held = [
+    there = ledger.entries_on(candidate.host).values()
+    entries = there if beside is None else (*there, beside)
+    held = [e for e in entries if on_its_device(e, candidate) and e.instance != wanted.instance]
+    if not held or candidate.gpu is None:
+        return None
+    holders = [
         Holder(
             instance=entry.instance,
             phase=entry.phase,
             held_bytes=max(entry.charges.values(), default=0),
         )
-        for entry in there
-        if on_its_device(entry, candidate)
+        for entry in held
     ]
-    if not held or candidate.gpu is None:
-        return None
-    holders = tuple(sorted(held, key=lambda h: (-h.held_bytes, str(h.instance))))
-    return DeviceTaken(host=candidate.host, gpu=candidate.gpu, holders=holders)
+    holders.sort(key=lambda h: (-h.held_bytes, str(h.instance)))
+    return DeviceTaken(host=candidate.host, gpu=candidate.gpu, holders=tuple(holders))
 
 
 Preference: TypeAlias = tuple[int, int, int, str, int]

@@ -156,10 +156,11 @@ def _evict(
     parked_max: Mapping[HostId, int],
 ) -> FitsAfter | None:
     best: tuple[tuple[object, ...], FitsAfter] | None = None
-    search = _Search(movable=_movable(ledger, wanted, occupants), parked_max=parked_max)
+    movable = _movable(ledger, wanted, occupants)
+    search = _Search(ledger=ledger, movable=movable, parked_max=parked_max)
     for candidate in wanted.candidates:
         most = None if best is None else len(best[1].victims)
-        victims = _victims(ledger, wanted, candidate, search, foreign, most)
+        victims = _victims(wanted, candidate, search, foreign, most)
         if victims is None:
             continue
         going = [occupants[v.instance] for v in victims]
@@ -179,9 +180,18 @@ def _evict(
 class _Search:
     """One plan's look for victims: who may go, by host, and how much may still be looked at."""
 
+    ledger: Ledger
     movable: Mapping[HostId, Sequence[Occupant]]
     parked_max: Mapping[HostId, int]
     left_count: int = SEARCH_MAX
+    _books: dict[HostId, Ledger] = attrs.field(factory=dict)
+
+    def books(self, host: HostId) -> Ledger:
+        """Of that host alone: sets are tried on little."""
+        found = self._books.get(host)
+        if found is None:
+            found = self._books[host] = self.ledger.only(host)
+        return found
 
     def sets(self, here: Sequence[Occupant], most: int | None) -> Iterator[Sequence[Occupant]]:
         """Fewest first; past the bound more and more of them, in their order, until all go."""
@@ -210,7 +220,6 @@ def _movable(
 
 
 def _victims(
-    ledger: Ledger,
     wanted: Wanted,
     candidate: Candidate,
     search: _Search,
@@ -218,6 +227,7 @@ def _victims(
     most: int | None,
 ) -> tuple[Victim, ...] | None:
     """The fewest that make room on this place, at most ``most``; or None."""
+    ledger = search.books(candidate.host)
     here = [
         o
         for o in search.movable[candidate.host]
@@ -227,6 +237,8 @@ def _victims(
     if not takes_whole_host(ledger, candidate, wanted.phase):
         charges = candidate.charges.of(wanted.phase)
         short = lacks(ledger, candidate.host, charges, replaces=wanted.instance, foreign=foreign)
+    if not _free_enough(ledger, here, short):
+        return None
     for chosen in search.sets(here, most):
         if not _free_enough(ledger, chosen, short):
             continue

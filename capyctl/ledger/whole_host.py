@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
-from capyctl.domain.ids import HostId, InstanceId
-from capyctl.domain.specs import Candidate, Phase, StartupSource
+from capyctl.domain.devices import MemoryDomain
+from capyctl.domain.ids import DomainName, HostId, InstanceId
+from capyctl.domain.specs import Candidate, Charges, Phase, StartupSource
 from capyctl.ledger.ledger import Ledger
 
 
@@ -16,13 +19,15 @@ def takes_whole_host(ledger: Ledger, candidate: Candidate, phase: Phase) -> bool
     """
     if phase is not Phase.COLD or candidate.startup is StartupSource.DECLARED:
         return False
-    limits = {
-        name: domain.managed_limit_bytes
-        for name, domain in ledger.domains_of(candidate.host).items()
-    }
-    charges = candidate.charges
-    too_large = any(held > limits.get(name, held) for name, held in charges.cold.items())
-    return too_large and all(held <= limits.get(n, held) for n, held in charges.ready.items())
+    domains, charges = ledger.domains_of(candidate.host), candidate.charges
+    return _exceeds(charges.cold, domains) and not _exceeds(charges.ready, domains)
+
+
+def _exceeds(charges: Charges, domains: Mapping[DomainName, MemoryDomain]) -> bool:
+    return any(
+        name in domains and held > domains[name].managed_limit_bytes
+        for name, held in charges.items()
+    )
 
 
 def host_is_empty(ledger: Ledger, host: HostId, *, but: InstanceId) -> bool:
