@@ -8,14 +8,19 @@ import pytest
 
 from capyctl.config.deployment import DeploymentDocument
 from capyctl.config.engine_config import EngineConfig
-from capyctl.config.named_settings import STANDALONE_SETTINGS
+from capyctl.config.host_document import HostDocument
+from capyctl.config.named_settings import HOST_SETTINGS, SERVER_SETTINGS, STANDALONE_SETTINGS
 from capyctl.config.overrides import setting_paths
 from capyctl.config.problems import ProblemClass
 from capyctl.config.role_document import default_at
+from capyctl.config.server_document import ServerDocument
 from capyctl.config.standalone import StandaloneDocument
 from tests.tidy.tree import ROOT
 
 STANDALONE = (ROOT / "docs/reference/standalone-document.md").read_text()
+SERVER = (ROOT / "docs/reference/server-document.md").read_text()
+HOST = (ROOT / "docs/reference/host-document.md").read_text()
+ROLES = ((ServerDocument, SERVER), (HostDocument, HOST))
 DEPLOYMENT = (ROOT / "docs/reference/deployment-document.md").read_text()
 ENGINE_BLOCKS = ("vllm", "sglang", "tensorfold", "llamacpp")
 
@@ -33,6 +38,28 @@ def test_every_standalone_setting_is_in_the_table(path):
     default = shown(default_at(StandaloneDocument, path))
 
     assert f"| `{path}` | {default} |" in STANDALONE
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "page"),
+    [(path, model, page) for model, page in ROLES for path in setting_paths(model)],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 80 else "",
+)
+def test_every_setting_of_a_role_is_in_its_table(path, model, page):
+    default = shown(default_at(model, path))
+
+    assert f"| `{path}` | {default} |" in page
+
+
+@pytest.mark.parametrize(
+    ("named", "page"),
+    [*((one, SERVER) for one in SERVER_SETTINGS), *((one, HOST) for one in HOST_SETTINGS)],
+    ids=lambda value: "" if isinstance(value, str) else value.flag or value.variables[0],
+)
+def test_every_flag_and_variable_of_a_role_is_in_its_table(named, page):
+    for word in [*([named.flag] if named.flag else []), *named.variables]:
+        row = next(line for line in page.splitlines() if f"`{word}`" in line and "|" in line)
+        assert all(f"`{path}`" in row for path in named.paths)
 
 
 @pytest.mark.parametrize("named", STANDALONE_SETTINGS, ids=lambda n: n.flag or n.variables[0])
