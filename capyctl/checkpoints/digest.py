@@ -30,6 +30,7 @@ from capyctl.checkpoints import segments
 from capyctl.checkpoints.digest_cache import DigestCache
 from capyctl.checkpoints.facts import read_contents
 from capyctl.checkpoints.model_files import Identity, ModelFile, ModelFiles, find_files
+from capyctl.checkpoints.trusted import TrustedDigests
 from capyctl.contracts.checkpoints import Unmeasurable
 from capyctl.domain.checkpoints import CheckpointFacts
 
@@ -47,8 +48,10 @@ class LocalCheckpoints:
     Trio's other threads. Each model is measured by one caller at a time; others wait.
     """
 
-    def __init__(self, cache_dir: Path | None = None) -> None:
-        """``cache_dir``: an owner-only folder for digests of known files; None: memory only."""
+    def __init__(self, cache_dir: Path | None = None, *, trust_declared: bool = False) -> None:
+        """``cache_dir``: an owner-only folder for digests of known files; None: memory only.
+        ``trust_declared``: take a digest that a document declares as measured, the first time."""
+        self._trusted = TrustedDigests(cache_dir) if trust_declared else None
         self._cache = DigestCache(cache_dir)
         self._cache_lock = threading.Lock()
         self._threads = trio.CapacityLimiter(max(1, min(THREADS_MAX, os.cpu_count() or 1)))
@@ -69,7 +72,13 @@ class LocalCheckpoints:
         """Bytes read and hashed so far; holes and remembered files cost none."""
         return self._hashed_bytes
 
-    async def measure(self, model_path: str, *, weights_file: str | None = None) -> CheckpointFacts:
+    async def measure(
+        self,
+        model_path: str,
+        *,
+        weights_file: str | None = None,
+        declared: str | None = None,
+    ) -> CheckpointFacts:
         """Digest and sizes of every file under ``model_path``. Hashing runs in threads.
 
         Unchanged files (device, inode, size, mtime, ctime) are not read again. Cancelling
@@ -79,6 +88,7 @@ class LocalCheckpoints:
         Args:
             model_path: A directory, or one file (a shard stands for its set).
             weights_file: The GGUF file to load, relative to the directory.
+            declared: What the document says the digest is.
 
         Raises:
             Unmeasurable: ``invalid_root``, ``unsafe_file``, ``too_large``, ``changed`` or
@@ -86,19 +96,20 @@ class LocalCheckpoints:
         """
         lock = self._measuring.setdefault(model_path, trio.Lock())
         async with lock:
-            return await self._measure(model_path, weights_file)
+            return await self._measure(model_path, weights_file, declared)
 
-    async def _measure(self, model_path: str, weights_file: str | None) -> CheckpointFacts:
+    async def _measure(
+        self, model_path: str, weights_file: str | None, declared: str | None
+    ) -> CheckpointFacts:
         found = await self._in_thread(find_files, model_path)
-        fetched = all(file.identity in self._fetched for file in found.files)
-        digests = await self._digests(found.files)
+        digest, provenance = await self._digest_of(model_path, found, declared)
         contents = await self._in_thread(read_contents, found, weights_file)
         # Last of all, so that nothing above speaks of files that were replaced meanwhile.
         await self._in_thread(_check_still, model_path, found)
         with contextlib.suppress(OSError):
             await self._in_thread(self._save)
         return CheckpointFacts(
-            digest=manifest_digest((file, digests[file.name]) for file in found.files),
+            digest=digest,
             weights_bytes=contents.weights_bytes,
             format=contents.format,
             weights_file=contents.weights_file,
@@ -109,19 +120,39 @@ class LocalCheckpoints:
             quantization=contents.quantization,
             template=contents.template,
             stat_identity=tuple((file.name, *file.identity) for file in found.files),
-            provenance="fetched" if fetched else "measured",
+            provenance=provenance,
         )
+
+    async def _digest_of(
+        self, model_path: str, found: ModelFiles, declared: str | None
+    ) -> tuple[str, str]:
+        """The digest, and what it rests on. Files whose digests are known are never trusted."""
+        await self._in_thread(self._cache.load)
+        unknown = any(self._cache.find(file) is None for file in found.files)
+        if self._trusted is not None and declared is not None and unknown:
+            with contextlib.suppress(OSError):
+                if await self._in_thread(self._trusted.take, model_path, found, declared):
+                    return declared, "declared_trusted"
+        fetched = all(file.identity in self._fetched for file in found.files)
+        digests = await self._digests(found.files)
+        digest = manifest_digest((file, digests[file.name]) for file in found.files)
+        return digest, "fetched" if fetched else "measured"
 
     async def digest(self, model_path: str) -> str:
         """The digest as it is now; files that have not changed are not read again.
 
-        But for files of up to 1 MiB, which are read whatever their times say.
+        But for files of up to 1 MiB, which are read whatever their times say, unless the digest
+        was taken from a document.
 
         Raises:
             Unmeasurable: as `measure`.
         """
         async with self._measuring.setdefault(model_path, trio.Lock()):
             found = await self._in_thread(find_files, model_path)
+            if self._trusted is not None:
+                trusted = await self._in_thread(self._trusted.holds, model_path, found)
+                if trusted is not None:
+                    return trusted
             for file in found.files:
                 if file.size_bytes <= SMALL_BYTES_MAX:
                     self._cache.forget(file)

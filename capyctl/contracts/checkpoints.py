@@ -26,10 +26,17 @@ class Unmeasurable(Exception):
 
 
 class Checkpoints(Protocol):
-    async def measure(self, model_path: str, *, weights_file: str | None = None) -> CheckpointFacts:
+    async def measure(
+        self,
+        model_path: str,
+        *,
+        weights_file: str | None = None,
+        declared: str | None = None,
+    ) -> CheckpointFacts:
         """Digest and sizes of every file under ``model_path``. Hashing runs in threads.
 
-        Unchanged files (device, inode, size, mtime, ctime) are not read again.
+        Unchanged files (device, inode, size, mtime, ctime) are not read again. ``declared`` is
+        what the document says the digest is; a host's policy may have it taken as measured.
 
         Raises:
             Unmeasurable: see there.

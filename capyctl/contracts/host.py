@@ -52,7 +52,9 @@ class ParkProof:
 class Host(Protocol):
     def shape(self) -> MachineShape: ...
 
-    async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
+    async def measure(
+        self, model_path: str, *, weights_file: str | None, declared: str | None = None
+    ) -> CheckpointFacts:
         """See `contracts.checkpoints`. Raises Unmeasurable."""
 
     async def fetch(self, source: RemoteSource, progress: Progress) -> int:

@@ -110,8 +110,12 @@ class LocalHost:
     def shape(self) -> MachineShape:
         return self.machine_shape
 
-    async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
-        return await self.checkpoints.measure(model_path, weights_file=weights_file)
+    async def measure(
+        self, model_path: str, *, weights_file: str | None, declared: str | None = None
+    ) -> CheckpointFacts:
+        return await self.checkpoints.measure(
+            model_path, weights_file=weights_file, declared=declared
+        )
 
     async def fetch(self, source: RemoteSource, progress: Progress) -> int:
         if self.sources is None:

@@ -98,7 +98,9 @@ class Measuring:
         """The model's facts, and its draft's beside them."""
         host = self._world.hosts[host_id]
         model_path = self._path_on(spec.model_path, host_id)
-        facts = await host.measure(model_path, weights_file=spec.weights_file)
+        facts = await host.measure(
+            model_path, weights_file=spec.weights_file, declared=spec.expected_digest
+        )
         if spec.draft_path is None:
             return facts
         draft_path = self._path_on(spec.draft_path, host_id)

@@ -103,7 +103,9 @@ def own_machine(
     )
     processes = LocalProcesses(root)
     first, last = settings.engine_ports
-    checkpoints = LocalCheckpoints(owner_folder(root / "observation"))
+    checkpoints = LocalCheckpoints(
+        owner_folder(root / "observation"), trust_declared=settings.trust_declared_digest
+    )
     retirements = Retirements(root, now_ms=SystemClock().wall_ms)
     sources = _sources(settings, checkpoints)
     host = LocalHost(

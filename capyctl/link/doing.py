@@ -46,7 +46,9 @@ class Doing:
         host = self._host
         match call:
             case c.Measure():
-                return await host.measure(call.model_path, weights_file=call.weights_file)
+                return await host.measure(
+                    call.model_path, weights_file=call.weights_file, declared=call.declared
+                )
             case c.Fetch():
                 return c.Fetched(total_bytes=await host.fetch(call.source, progress))
             case c.Prepare():

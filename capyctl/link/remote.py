@@ -108,8 +108,10 @@ class RemoteHost:
 
     # -- calls ------------------------------------------------------------------------------
 
-    async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
-        call = c.Measure(model_path=model_path, weights_file=weights_file)
+    async def measure(
+        self, model_path: str, *, weights_file: str | None, declared: str | None = None
+    ) -> CheckpointFacts:
+        call = c.Measure(model_path=model_path, weights_file=weights_file, declared=declared)
         try:
             self._need(call)
         except CapabilityMissing as missing:
@@ -278,6 +280,20 @@ class RemoteHost:
             else:
                 known[launch] = record
         return list(known.values())
+
+    def unclaimed(self, stored: Callable[[], Sequence[LaunchRecord]]) -> list[LaunchRecord]:
+        """Launches that were prepared and never stored: whoever asked for them failed.
+
+        Each is returned once, and is to be discarded.
+        """
+        before_s = trio.current_time() - PROTECTED_S
+        old = [record for record, at_s in self._prepared.values() if at_s < before_s]
+        if not old:
+            return []
+        known = {record.launch for record in stored()}
+        for record in old:
+            del self._prepared[record.launch]
+        return [record for record in old if record.launch not in known]
 
     def attach(self, session: Session[HostFrame], hello: Hello, synced: Synced) -> None:
         """A session is agreed: note the host's word on what runs, and let the calls go on."""

@@ -184,7 +184,9 @@ class HostDoor:
     def shape(self) -> MachineShape:
         return self.host.machine
 
-    async def measure(self, model_path: str, *, weights_file: str | None) -> CheckpointFacts:
+    async def measure(
+        self, model_path: str, *, weights_file: str | None, declared: str | None = None
+    ) -> CheckpointFacts:
         facts = await self.host.measured(model_path)
         await self._takes(0)
         return facts

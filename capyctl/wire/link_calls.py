@@ -35,6 +35,8 @@ _TAIL_WIRE_BYTES_MAX = FRAME_BYTES_MAX - 4096
 class Measure:
     model_path: str
     weights_file: str | None = None
+    declared: str | None = None
+    """The digest that the document states."""
 
 
 @attrs.frozen(kw_only=True)

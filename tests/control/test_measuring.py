@@ -44,7 +44,7 @@ class Host:
             return await todo(progress)
         return todo
 
-    async def measure(self, model_path, *, weights_file):
+    async def measure(self, model_path, *, weights_file, declared=None):
         todo = self.measures.pop(0) if self.measures else FACTS
         if isinstance(todo, Unmeasurable):
             raise todo
@@ -229,7 +229,7 @@ async def test_one_that_may_not_run_it_any_more_is_left_alone(autojump_clock):
     ended = []
 
     class Away(Host):
-        async def measure(self, model_path, *, weights_file):
+        async def measure(self, model_path, *, weights_file, declared=None):
             try:
                 await trio.sleep_forever()
             finally:

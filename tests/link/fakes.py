@@ -115,7 +115,7 @@ class FakeHost:
     def shape(self) -> MachineShape:
         return PUBLICATION.shape
 
-    async def measure(self, model_path, *, weights_file) -> CheckpointFacts:
+    async def measure(self, model_path, *, weights_file, declared=None) -> CheckpointFacts:
         await self._do("measure", model_path)
         return CheckpointFacts(
             digest="sha256:" + "0" * 64,
