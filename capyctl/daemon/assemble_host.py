@@ -70,6 +70,7 @@ class HostRole:
             chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
             log=self.log.event,
             changed=self._linked,
+            report_s=self.settings.report_s,
             renewing=HostRenewal(tls=self.tls, wall_ms=SystemClock().wall_ms, log=self.log.event),
         )
         return await dialler.run()

@@ -36,6 +36,7 @@ SYNC_S = 30.0
 LAUNCHES_COUNT_MAX = 65_536
 REFUSED_PAUSE_S = 30.0
 """After a refusal that somebody has to mend elsewhere: an upgrade, a server put back."""
+BEATS_IN_SILENCE = 3
 FINAL = frozenset({"host_revoked", "host_identity_superseded"})
 """Refusals that no waiting mends."""
 
@@ -71,6 +72,7 @@ class _Visit:
     log: Callable[..., None]
     changed: Callable[[str | None], None]
     renewing: Renewing | None
+    report_s: float | None
     agreed: bool = False
     refused: Refused | None = None
 
@@ -93,7 +95,7 @@ class _Visit:
         if not isinstance(welcome, Welcome):
             raise BadFrame(f"{welcome.kind} instead of a welcome")
         looking = Looking(service, self.log)
-        session.start_soon(looking.beat, session, welcome.heartbeat_s)
+        session.start_soon(looking.beat, session, beat_every_s(welcome, self.report_s))
         launches, calls = await self._known_to_server(session)
         session.post(await service.agree(launches, calls))
         try:
@@ -149,6 +151,14 @@ class _Visit:
         session.close(f"refused: {refused.code}")
 
 
+def beat_every_s(welcome: Welcome, report_s: float | None) -> float:
+    """Between two heartbeats: as the host's document says, and several before the server finds
+    it silent; as the server says where the document is silent."""
+    if report_s is None:
+        return welcome.heartbeat_s
+    return min(report_s, welcome.silent_s / BEATS_IN_SILENCE)
+
+
 async def host_session(
     service: HostService,
     channel: Channel,
@@ -157,9 +167,10 @@ async def host_session(
     log: Callable[..., None],
     changed: Callable[[str | None], None] = lambda _: None,
     renewing: Renewing | None = None,
+    report_s: float | None = None,
 ) -> Parting:
     """Lead one session over ``channel``, which is closed afterwards. Calls outlive it."""
-    visit = _Visit(service, version, log, changed, renewing)
+    visit = _Visit(service, version, log, changed, renewing, report_s)
     session = Session(channel, read_server_frame)
     why = await session.converse(visit.lead)
     return Parting(why=why, agreed=visit.agreed, refused=visit.refused)
@@ -178,6 +189,8 @@ class Dialler:
     changed: Callable[[str | None], None] = attrs.field(default=lambda _: None)
     """Told None when a session is agreed, and in a few words why there is none any more."""
     renewing: Renewing | None = None
+    report_s: float | None = None
+    """`load_report_interval`; None: what the server says."""
     """Keeps this host's certificate current; None where the link needs none."""
     _told: str | None = None
 
@@ -211,6 +224,7 @@ class Dialler:
                     log=self.log,
                     changed=self.changed,
                     renewing=self.renewing,
+                    report_s=self.report_s,
                 )
         except DialFailed as failed:
             refused = None
