@@ -1,12 +1,13 @@
 """A host's ingress before scripted engines, and a server's plane that reaches them through it."""
 
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 
 import trio
 
-from capyctl.dataplane.ingress import Ingress
+from capyctl.dataplane.ingress import INGRESS_LIMITS, Ingress
 from capyctl.dataplane.listener import serve
 from capyctl.dataplane.plane import Limits
 from capyctl.dataplane.tls import HostTls, ListenerTls
@@ -27,13 +28,20 @@ def launch(index: int) -> LaunchId:
 class Machine:
     """One machine: its ingress, its engines, and whom it accepts."""
 
-    def __init__(self, name: HostId, *, shown: certificates.Shown | None, secure: bool) -> None:
+    def __init__(
+        self,
+        name: HostId,
+        *,
+        shown: certificates.Shown | None,
+        secure: bool,
+        limits: Limits,
+    ) -> None:
         self.name = name
         self.accepted = {SERVER}
         self.bugs: list[Exception] = []
         context = certificates.listening(certificates.ours(), shown or certificates.of(name))
         tls = ListenerTls(context=lambda: context, accepts=self._accepts)
-        self.ingress = Ingress(tls=tls if secure else None, on_bug=self.bugs.append)
+        self.ingress = Ingress(tls=tls if secure else None, on_bug=self.bugs.append, limits=limits)
         self.secure = secure
         self.port = 0
 
@@ -67,13 +75,17 @@ class Site(World):
         name: HostId | None = None,
         shown: certificates.Shown | None = None,
         secure: bool = True,
+        where: socket.socket | None = None,
+        limits: Limits = INGRESS_LIMITS,
     ) -> Machine:
         engine = FakeEngine(script)
         await self.nursery.start(engine.serve)
         self.engines.append(engine)
         index = len(self.machines)
-        machine = Machine(name or HostId(f"host{index + 1}.test"), shown=shown, secure=secure)
-        _, machine.port = await self.nursery.start(machine.ingress.serve, ("127.0.0.1", 0))
+        named = name or HostId(f"host{index + 1}.test")
+        machine = Machine(named, shown=shown, secure=secure, limits=limits)
+        listening = where or ("127.0.0.1", 0)
+        _, machine.port = await self.nursery.start(machine.ingress.serve, listening)
         machine.ingress.launches.open(launch(index), engine.endpoint, generation=1)
         self.machines.append(machine)
         self.add_gate(machine.endpoint(index))
@@ -123,14 +135,21 @@ async def site(
 
 
 async def call(
-    machine: Machine, shown: certificates.Shown | None, **changes: Callable[[ssl.SSLContext], None]
+    machine: Machine,
+    shown: certificates.Shown | None,
+    *,
+    change: Callable[[ssl.SSLContext], None] | None = None,
+    tcp: trio.socket.SocketType | None = None,
 ) -> trio.SSLStream:
     """A TLS connection of one's own to an ingress."""
     context = certificates.calling(certificates.ours(), shown)
-    for change in changes.values():
+    if change is not None:
         change(context)
-    tcp = await trio.open_tcp_stream("127.0.0.1", machine.port)
-    return trio.SSLStream(tcp, context, server_hostname=machine.name)
+    if tcp is not None:
+        stream = trio.SocketStream(tcp)
+    else:
+        stream = await trio.open_tcp_stream("127.0.0.1", machine.port)
+    return trio.SSLStream(stream, context, server_hostname=machine.name)
 
 
 def http(stream: trio.SSLStream) -> HttpClient:
