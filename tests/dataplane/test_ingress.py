@@ -353,30 +353,23 @@ async def test_an_answer_that_ends_its_connection_is_sent_whole_to_a_slow_server
         await trio.aclose_forcefully(stream)
 
 
-@pytest.mark.slow
-async def test_an_engine_that_closes_idle_connections_at_any_moment():
-    """As without an ingress: none fails, and none is delivered twice."""
-
+async def test_a_kept_connection_that_its_engine_has_not_read_is_replaced():
     async def script(connection):
-        count = 0
-        while True:
-            with trio.move_on_after(0.003 if count else 5) as idle:
-                if await connection.request() is None:
-                    return
-            if idle.cancelled_caught:
-                return
-            await connection.send(json_answer(b"{}"))
-            count += 1
+        await connection.request()
+        await connection.send(json_answer(ANSWER))
+        if connection.engine.connection_count == 1:
+            await trio.lowlevel.wait_readable(connection.stream.socket)
+            return
+        await connection.request()
 
     async with site(script) as plane:
-        client = await plane.client()
-        for number in range(200):
-            await client.send(post(BODY))
-            assert (await client.answer()).status == 200
-            await trio.sleep(0.0025 + number % 10 * 0.0001)
-        await client.close()
+        for _ in range(2):
+            assert (await plane.ask(post(BODY))).status == 200
         assert plane.unproven == []
-    assert len(plane.engines[0].requests) == 200
+        # The second connection read its second request and closed: that is a failure.
+        assert (await plane.ask(post(BODY))).status == 500
+    assert plane.engines[0].connection_count == 2
+    assert len(plane.engines[0].requests) == 3
 
 
 async def test_a_silent_host_gets_no_more_requests_and_keeps_those_it_has():
