@@ -74,6 +74,8 @@ class Behaviour:
     kv_cache_bytes: int | None = None
     residue_bytes: int | None = None
     """Drawn on the device while parked."""
+    residue_growth_bytes: int = 0
+    """So much more is left behind by each park after the first."""
     extra_bytes: int = 0
     """Drawn on the device beyond what it was charged, while it is loaded."""
     faults: Faults = attrs.field(factory=Faults)

@@ -61,6 +61,8 @@ class EngineMemory:
         self._charges = charges
         self._owner_pid = owner_pid
         self._device = "system" if gpu is None else document.domain_of(gpu)
+        self._phase = ""
+        self._parks_count = 0
 
     @property
     def device_bytes(self) -> int:
@@ -73,6 +75,9 @@ class EngineMemory:
         Raises:
             OutOfMemory: there is not enough; nothing changed.
         """
+        if phase == "parked" != self._phase:
+            self._parks_count += 1
+        self._phase = phase
         if self._usage_dir is None:
             return
         ticks = start_ticks_of(self._owner_pid)
@@ -105,7 +110,8 @@ class EngineMemory:
             ram = sizes.weights_bytes
         if phase == "parked":
             device = _first(behaviour.residue_bytes, charged, self._device, RESIDUE_BYTES)
-            return device, ram
+            grown = max(0, self._parks_count - 1) * behaviour.residue_growth_bytes
+            return device + grown, ram
         weights = _given(behaviour.weights_bytes, sizes.weights_bytes)
         cache = _given(behaviour.kv_cache_bytes, sizes.kv_cache_bytes)
         whole = weights + cache if stated else None

@@ -1,5 +1,7 @@
 """Parking and waking: only measured memory counts, and a park that went wrong harms nobody."""
 
+import time
+
 import pytest
 
 from tests.cases.scenes import BIG_MIB, Clients, kill_engines, parked, ready, seen
@@ -42,6 +44,49 @@ def test_a_park_that_frees_nothing_is_taken_back_with_its_figures(tmp_path):
     assert "too few came free" in operation["reason"]
     assert held["gpu0"] > GIB
     assert served.status == 200
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_leaves_more_behind_with_each_park_is_stopped_for_once_and_stays_manageable(
+    tmp_path, engine
+):
+    """1, 1.7 and 2.4 GiB are left: the fourth park is a stop, also after a crash in between."""
+    keeps = {"a": {"residue": "1GiB", "residue_growth": "716.8MiB"}}
+    limit = ("host.resource_policy.parked_growth_limit=1GiB",)
+    with running(tmp_path, simulate=simulation(models=keeps), sets=limit) as daemon:
+        a = parked(daemon, "a", engine=engine)
+        for _ in range(2):
+            assert daemon.chat("a", max_tokens=1).status == 200
+            daemon.do(a, "park")
+            grown = daemon.wait_state(a, "parked")
+        assert daemon.chat("a", max_tokens=1).status == 200
+        daemon.kill()
+        daemon.start()
+        daemon.wait_state(a, "ready")
+        (engine_before,) = {one.group for one in daemon.engines()}
+        path = f"/deployments/{a}/actions"
+        body = {"action": "park", "expected_revision": 1, "deadline_ms": deadline_ms()}
+        receipt = daemon.request("POST", path, body, key="the fourth").json()
+        shown = daemon.wait_state(a, "stopped")
+        again = daemon.request("POST", path, body, key="the fourth").json()
+        left = [one for one in daemon.engines() if one.group == engine_before]
+        settle(daemon)
+        held = recorded(daemon.state)[0].charges
+        started = daemon.chat("a", max_tokens=1).status
+        daemon.do(a, "stop")
+        daemon.wait_state(a, "stopped")
+    assert grown["parked"]["growth"].startswith("parked_growth: ")
+    operation = shown["latest_operation"]
+    assert (operation["state"], operation["error_code"]) == ("failed", "parked_growth")
+    assert "2.4 GiB" in operation["reason"]
+    assert again == receipt
+    assert left == []
+    assert held == {}
+    assert started == 200
+
+
+def deadline_ms():
+    return int(time.time() * 1000) + 60_000
 
 
 def test_a_switch_stops_what_frees_nothing_when_parked(tmp_path):

@@ -57,6 +57,17 @@ def test_what_the_document_states_goes_first():
     assert found.needed("parked", SIZES) == (7, 16 * GIB)
 
 
+def test_each_park_after_the_first_may_leave_more_behind():
+    found = memory(charges=CHARGED, residue_bytes=7, residue_growth_bytes=2)
+    left = []
+    for phase in ("ready", "parking", "parked", "parked", "wake", "ready", "parked"):
+        found.enter(phase, SIZES)
+        if phase == "parked":
+            left.append(found.needed("parked", SIZES)[0])
+
+    assert left == [7, 7, 9]
+
+
 def test_unified_and_bare_machines_have_one_pool():
     unified = memory("unified=64GiB", charges={"ready": {"unified": 5}})
     bare = memory("gpus=0", charges={"ready": {"system": 6}})
