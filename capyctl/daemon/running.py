@@ -17,7 +17,7 @@ from capyctl.config.role_settings import RoleSettings
 from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.detecting import MachineUnusable
 from capyctl.daemon.root import StateRootBusy, held_root, owner_folder
-from capyctl.store.errors import StoreFromNewerVersion, StoreUnusable
+from capyctl.store.errors import StoreUnusable
 from capyctl.telemetry.log import Log
 
 EXIT_OK = 0
@@ -56,9 +56,9 @@ def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) ->
         return _refused(log, problem.problem.code, str(problem))
     except (RoleRefused, MachineUnusable) as problem:
         return _refused(log, problem.code, str(problem))
-    except StoreFromNewerVersion as problem:
-        return _refused(log, "store_from_newer_version", str(problem))
-    except (StateRootBusy, StoreUnusable, ValueError) as problem:
+    except StoreUnusable as problem:
+        return _refused(log, problem.code, str(problem))
+    except (StateRootBusy, ValueError) as problem:
         return _refused(log, "invalid_config", str(problem))
     except OSError as problem:
         log.error("start_refused", message=_os_problem(problem))
