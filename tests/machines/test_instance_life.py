@@ -190,9 +190,13 @@ class InstanceLife(RuleBasedStateMachine):
     # -- the link to the host ----------------------------------------------------------------
 
     @precondition(lambda self: self.world.linked)
-    @rule()
-    def cut(self):
+    @rule(noticed=st.sampled_from(["not yet", "silent", "lost", "lost"]))
+    def cut(self, noticed):
         self.world.linked = False
+        if noticed != "not yet":
+            self.world.fall_silent()
+        if noticed == "lost":
+            self.world.be_lost()
 
     @precondition(lambda self: not self.world.linked and not self.world.silent)
     @rule()

@@ -32,6 +32,11 @@ RARE: dict[tuple[str, str], str] = {
         (state, "EngineExited"): "an engine rarely ends in these few seconds"
         for state in ("parking", "stop_drain", "wake_queued", "waking", "reconciling")
     },
+    **{
+        (state, message): "the one machine of these worlds is always there"
+        for state, message in sorted(all_edges())
+        if message in ("HostSuspended", "HostLost", "HostBack")
+    },
     ("cleaning", "Mark"): MOVED_SINCE,
     ("cleaning", "Stop"): MOVED_SINCE,
 }
