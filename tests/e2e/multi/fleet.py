@@ -51,6 +51,7 @@ class Server(Daemon):
     """The server, with what `Daemon` does for its two listeners."""
 
     program: str = SERVER_PROGRAM
+    address: str = SERVER_ADDRESS
     bootstrap: int = attrs.field(factory=free_port)
     control: int = attrs.field(factory=free_port)
     suspend_s: float = SUSPEND_S
@@ -66,8 +67,8 @@ class Server(Daemon):
 
     def spawn(self) -> subprocess.Popen[bytes]:
         self.sets = (
-            f"listeners.bootstrap.bind={SERVER_ADDRESS}:{self.bootstrap}",
-            f"listeners.control.bind={SERVER_ADDRESS}:{self.control}",
+            f"listeners.bootstrap.bind={self.address}:{self.bootstrap}",
+            f"listeners.control.bind={self.address}:{self.control}",
             f"control.heartbeat_suspend_after={self.suspend_s}s",
             f"control.heartbeat_lost_after={self.lost_s}s",
         )
@@ -165,6 +166,9 @@ class Host:
         lines = self.log_path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", HOST_PROGRAM]
+
     def start(self) -> Host:
         """Start it, without waiting for anything."""
         flags = {
@@ -175,7 +179,7 @@ class Host:
         stated = {"flags": flags, "sets": self.sets, "simulate": self.simulate}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", HOST_PROGRAM, json.dumps(stated)],
+                [*self.command(), json.dumps(stated)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -234,19 +238,23 @@ class Fleet:
             f"127.0.1.{10 + len(self.hosts)}",
             simulation(**simulated),
         )
-        self.hosts[name] = host
-        assert len(self.hosts) <= HOSTS_MAX
-        self.cli(
-            host,
-            *("init", "host", "--name", name, "--simulate", host.simulate),
-            *("--set", f"ingress.bind={host.address}:{host.port}"),
-            *("--set", f"ingress.address={host.address}:{host.port}"),
-        )
-        self.join(host)
+        self.prepare(host)
         host.start()
         if online:
             self.server.wait_host(name, "online")
         return host
+
+    def prepare(self, host: Host) -> None:
+        """Document, invitation and join."""
+        self.hosts[host.name] = host
+        assert len(self.hosts) <= HOSTS_MAX
+        self.cli(
+            host,
+            *("init", "host", "--name", host.name, "--simulate", host.simulate),
+            *("--set", f"ingress.bind={host.address}:{host.port}"),
+            *("--set", f"ingress.address={host.address}:{host.port}"),
+        )
+        self.join(host)
 
     def join(self, host: Host, *, recover: bool = False) -> None:
         """Invite it on the server, and join with the file."""
@@ -262,6 +270,10 @@ class Fleet:
     def cli(self, host: Host, *words: str, status: int = 0) -> Any:
         """A command on a host."""
         return run_command(host.state, *words, status=status)
+
+    def show_logs(self) -> None:
+        for path in (self.server.log_path, *(host.log_path for host in self.hosts.values())):
+            print(f"-- the end of {path}:\n{_end_of(path)}")
 
     def end(self) -> None:
         for host in self.hosts.values():
@@ -295,8 +307,7 @@ def fleet(root: Path, *names: str, plain: bool = False, **simulated: Any) -> Ite
             made.server.wait_host(name, "online")
         yield made
     except BaseException:
-        for path in (made.server.log_path, *(host.log_path for host in made.hosts.values())):
-            print(f"-- the end of {path}:\n{_end_of(path)}")
+        made.show_logs()
         raise
     finally:
         made.end()
