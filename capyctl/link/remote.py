@@ -11,7 +11,7 @@ from capyctl.contracts.checkpoints import Progress, Unfetchable, Unmeasurable
 from capyctl.contracts.clock import Clock, Ids
 from capyctl.contracts.engines import ParkRefused
 from capyctl.contracts.host import EndOutcome, ParkProof
-from capyctl.contracts.hosts import CapabilityMissing, HostSample
+from capyctl.contracts.hosts import CapabilityMissing, HostFailed, HostSample
 from capyctl.domain.checkpoints import CheckpointFacts, RemoteSource
 from capyctl.domain.devices import EngineSample, MachineShape, MemorySample
 from capyctl.domain.hosts import HostPublication, IngressTransport
@@ -114,9 +114,9 @@ class RemoteHost:
         call = c.Measure(model_path=model_path, weights_file=weights_file, declared=declared)
         try:
             self._need(call)
-        except CapabilityMissing as missing:
-            raise Unmeasurable("host_unavailable", str(missing)) from missing
-        facts: CheckpointFacts = await self.calls.make(call)
+            facts: CheckpointFacts = await self.calls.make(call)
+        except (CapabilityMissing, HostFailed) as problem:
+            raise Unmeasurable("host_unavailable", str(problem)) from problem
         return facts
 
     async def fetch(self, source: RemoteSource, progress: Progress) -> int:
@@ -125,7 +125,10 @@ class RemoteHost:
             self._need(call)
         except CapabilityMissing as missing:
             raise Unfetchable("denied", str(missing), terminal=True) from missing
-        fetched: c.Fetched = await self.calls.make(call, progress)
+        try:
+            fetched: c.Fetched = await self.calls.make(call, progress)
+        except HostFailed as problem:
+            raise Unfetchable("io_error", str(problem)) from problem
         return fetched.total_bytes
 
     async def prepare(self, order: LaunchOrder) -> LaunchRecord:

@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from capyctl.contracts.checkpoints import Unfetchable, Unmeasurable
 from capyctl.contracts.host import EndOutcome, LaunchRefused
 from capyctl.domain.checkpoints import RemoteSource, SourceKind
 from capyctl.domain.identity import ExitStatus
@@ -92,6 +93,21 @@ async def test_failures_come_as_they_are(reach, method, problem, autojump_clock)
 
     assert str(raised.value) == str(problem)
     assert vars(raised.value) == vars(problem)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "why"),
+    [("measure", Unmeasurable, "host_unavailable"), ("fetch", Unfetchable, "io_error")],
+)
+async def test_files_are_asked_about_again_where_the_host_itself_fails(
+    method, kind, why, autojump_clock
+):
+    async with over_the_link() as (host, machine):
+        machine.raises[method] = TypeError("a bug of the host")
+        with pytest.raises(kind, match=f"{why}: TypeError: a bug of the host") as raised:
+            await call(host, method, None)
+        assert not getattr(raised.value, "terminal", False)
+        assert await call(host, method, None)
 
 
 @REACHES
