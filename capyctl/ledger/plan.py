@@ -39,6 +39,8 @@ PLANS_MAX = 4096
 SEARCH_MAX = 8 * PLANS_MAX
 """The same for all places of one plan; past it only the simplest sets are tried."""
 
+UNKNOWN = "it has not connected yet"
+
 Occupants: TypeAlias = Mapping[InstanceId, Occupant]
 
 
@@ -102,6 +104,7 @@ def plan(
     3. Evicting, and nothing else would do: parked copies of the same model go too.
     4. No room, with the figures of the place that comes nearest.
     """
+    hosts = _with_unknown(ledger, wanted, hosts)
     open_ones = tuple(c for c in wanted.candidates if c.host not in hosts.closed)
     usable = attrs.evolve(wanted, candidates=open_ones)
     place = _place_now(ledger, usable, foreign, hosts)
@@ -119,6 +122,14 @@ def plan(
         if found is not None:
             return found
     return _no_room(ledger, wanted, occupants, foreign, hosts)
+
+
+def _with_unknown(ledger: Ledger, wanted: Wanted, hosts: Hosts) -> Hosts:
+    """A machine without books is closed: nothing would seem too much for it."""
+    unknown = {c.host: UNKNOWN for c in wanted.candidates if not ledger.domains_of(c.host)}
+    if not unknown:
+        return hosts
+    return attrs.evolve(hosts, closed={**unknown, **hosts.closed})
 
 
 def _place_now(
