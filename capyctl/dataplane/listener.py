@@ -28,7 +28,8 @@ ACCEPTS_MAX = 64
 REFUSED_MAX = 64
 """Connections above the cap that still get an answer; more are closed at once."""
 HANDSHAKES_MAX = 256
-"""Peers at a time of whom nothing is known yet; more are closed at once."""
+"""Peers at a time of whom nothing is known yet; for one more, the oldest is closed. The server is
+known within milliseconds, so it gets in however many hold a connection and say nothing."""
 RETRY_S = 0.1
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -165,9 +166,9 @@ class Acceptor:
             return
         if self._tls is None:
             self._welcome(polled, over_cap=count >= count_max)
-        elif len(self._handshakes) >= HANDSHAKES_MAX:
-            polled.close()
         else:
+            if len(self._handshakes) >= HANDSHAKES_MAX:
+                next(iter(self._handshakes)).give_up()
             self._greet(polled, self._tls)
 
     def _greet(self, polled: PolledSocket, tls: ListenerTls) -> None:

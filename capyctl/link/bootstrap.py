@@ -16,6 +16,7 @@ import trio
 from capyctl.domain.canonical import canonical_json
 from capyctl.link.handshake import HandshakeFailed, TlsStream, accept_tls
 from capyctl.link.invitations import JoinRefused
+from capyctl.link.strangers import Rate, Refusals, address_of
 from capyctl.wire.enrolment import (
     JOIN_BODY_BYTES_MAX,
     JOIN_PATH,
@@ -59,6 +60,7 @@ class Bootstrap:
         self._context = context
         self._redeem = redeem
         self._log = log
+        self._refusals = Refusals(log)
         self._connections_max = connections_max
         self._exchange_s_max = exchange_s_max
         self._open_count = 0
@@ -81,7 +83,7 @@ class Bootstrap:
             await trio.aclose_forcefully(raw)
 
     async def _converse(self, raw: trio.SocketStream) -> None:
-        address = _address(raw)
+        address = address_of(raw)
         try:
             tls = await accept_tls(raw, self._context)
             exchange = _Exchange(tls)
@@ -90,7 +92,7 @@ class Bootstrap:
                 self._log(address, why)
             await exchange.reply(status, body)
         except HandshakeFailed as problem:
-            self._log(address, str(problem))
+            self._refusals.tell(address, str(problem))
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
             return
 
@@ -183,32 +185,6 @@ class _Exchange:
             await self._tls.send_all(data)
 
 
-class Rate:
-    """Tokens that come back with time; a second's worth may be taken at once."""
-
-    def __init__(self, per_s: float) -> None:
-        self._per_s = per_s
-        self._left = per_s
-        self._at_s: float | None = None
-
-    def take(self, now_s: float) -> bool:
-        """Whether there was one."""
-        if self._at_s is not None:
-            self._left = min(self._per_s, self._left + (now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 def _refused(status: int, code: str, message: str) -> tuple[int, bytes, str]:
     body = {"api_version": "1", "error": {"code": code, "message": message}}
     return status, canonical_json(body).encode(), f"{code}: {message}"
-
-
-def _address(raw: trio.SocketStream) -> str:
-    try:
-        return str(raw.socket.getpeername()[0])
-    except OSError:
-        return "an address that is gone"

@@ -17,6 +17,7 @@ from capyctl.link.dial import Dial, DialFailed
 from capyctl.link.handshake import HANDSHAKE_S_MAX, HandshakeFailed, TlsStream, accept_tls
 from capyctl.link.peers import peer_host_id, refusal, revoked, why_refused
 from capyctl.link.server import LinkServer
+from capyctl.link.strangers import Refusals, Strangers, address_of
 from capyctl.wire.link import FRAME_BYTES_MAX, Refused, write_frame
 
 PATH = "/link/v1"
@@ -239,10 +240,17 @@ class _Door:
     directory: HostDirectory
     log: Callable[..., None]
     _inside_count: int = 0
+    _strangers: Strangers = attrs.field(factory=Strangers)
+    _refusals: Refusals = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._refusals = Refusals(
+            lambda address, why: self.log("link_connection_refused", address=address, why=why)
+        )
 
     async def take_in(self, raw: trio.SocketStream) -> None:
         if self._inside_count >= CONNECTIONS_COUNT_MAX:
-            self.log("link_connection_refused", why=f"{CONNECTIONS_COUNT_MAX} are open")
+            self._refusals.tell(address_of(raw), f"{CONNECTIONS_COUNT_MAX} are open")
             await trio.aclose_forcefully(raw)
             return
         self._inside_count += 1
@@ -253,14 +261,15 @@ class _Door:
             await trio.aclose_forcefully(raw)
 
     async def _handshake(self, raw: trio.SocketStream) -> None:
+        address = address_of(raw)
         try:
-            tls = await accept_tls(raw, self.context)
+            tls = await self._meet(raw)
         except HandshakeFailed as failed:
-            self.log("link_connection_refused", why=str(failed))
+            self._refusals.tell(address, str(failed))
             return
         host = peer_host_id(tls)
         if host is None:
-            self.log("link_connection_refused", why="the certificate is not one of a host")
+            self._refusals.tell(address, "the certificate is not one of a host")
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -269,6 +278,15 @@ class _Door:
         except* Exception as problems:
             # One connection's trouble is not the other hosts'.
             self.log("link_connection_failed", host=host, problem=repr(problems.exceptions[0]))
+
+    async def _meet(self, raw: trio.SocketStream) -> TlsStream:
+        scope = self._strangers.meet()
+        try:
+            with scope:
+                return await accept_tls(raw, self.context)
+        finally:
+            self._strangers.part(scope)
+        raise self._strangers.pushed_out()
 
     async def _greet(self, nursery: trio.Nursery, tls: TlsStream, host: HostId) -> None:
         stream = Traced(tls)

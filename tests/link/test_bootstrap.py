@@ -9,9 +9,10 @@ import ssl
 import pytest
 import trio
 
-from capyctl.link.bootstrap import Bootstrap, Rate
+from capyctl.link.bootstrap import Bootstrap
 from capyctl.link.contexts import joining_context, server_tls_name
 from capyctl.link.invitations import JoinRefused
+from capyctl.link.strangers import Rate
 from capyctl.wire.enrolment import JOIN_BODY_BYTES_MAX, JOIN_PATH, Redemption, write_redemption
 from tests.link.trust import authority
 
