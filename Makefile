@@ -47,7 +47,10 @@ test-engines: $(DEV_STAMP)
 	set -a && eval "$$engine" && eval "$$vllm" && set +a && \
 	$(PYTEST) -q -m engines $(ARGS)
 
+# With nvcc on PATH, a llama-server for this machine's card is built once, outside the tree.
 test-gpu: $(DEV_STAMP)
+	engine="$$($(BIN)/python tests/engines/build_llama_server.py --cuda)" && \
+	set -a && eval "$$engine" && set +a && \
 	$(PYTEST) -q -rs -m gpu $(ARGS)
 
 test-faults: $(DEV_STAMP)

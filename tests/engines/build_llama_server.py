@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import os
 import shlex
@@ -51,6 +52,7 @@ CMAKE_OPTIONS = {
     "LLAMA_BUILD_UI": "OFF",
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
+CUDA_OPTIONS = {"GGML_CUDA": "ON", "CMAKE_CUDA_ARCHITECTURES": "native"}
 
 
 class CannotBuild(Exception):
@@ -61,18 +63,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=default_cache(), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--cuda", action="store_true", help="for the card of this machine")
     chosen = parser.parse_args()
+    if chosen.cuda:
+        missing = missing_for_cuda()
+        if missing is not None:
+            say(f"nothing is built with CUDA: {missing}")
+            return 0
     try:
         chosen.cache.mkdir(parents=True, exist_ok=True)
         with locked(chosen.cache / "lock"):
-            server = ensure_server(chosen.cache, jobs=chosen.jobs)
+            server = ensure_server(chosen.cache, jobs=chosen.jobs, cuda=chosen.cuda)
             model = ensure_model(chosen.cache)
     except (CannotBuild, OSError) as problem:
-        print(f"build_llama_server: {problem}", file=sys.stderr)
-        return 1
-    print(f"CAPYCTL_TEST_LLAMA_SERVER={shlex.quote(str(server))}")
+        say(str(problem))
+        # What needs this build is then skipped; the other checks on the card go on.
+        return 0 if chosen.cuda else 1
+    name = "CAPYCTL_TEST_LLAMA_SERVER" + ("_CUDA" if chosen.cuda else "")
+    print(f"{name}={shlex.quote(str(server))}")
     print(f"CAPYCTL_TEST_GGUF={shlex.quote(str(model))}")
     return 0
+
+
+def missing_for_cuda() -> str | None:
+    """Why llama-server cannot be built for this machine's card, if so."""
+    if shutil.which("nvcc") is None:
+        return "nvcc is not on PATH"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver here"
+    cards = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(cards)) or not cards.value:
+        return "the driver shows no card"
+    return None
 
 
 def default_cache() -> Path:
@@ -80,9 +104,10 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "capyctl-tests"
 
 
-def ensure_server(cache: Path, *, jobs: int) -> Path:
+def ensure_server(cache: Path, *, jobs: int, cuda: bool = False) -> Path:
     """The llama-server of this version, built when the cache has none that starts."""
-    server = cache / "bin" / f"llama-server-{SOURCE.partition('==')[2]}"
+    version = SOURCE.partition("==")[2] + ("-cuda" if cuda else "")
+    server = cache / "bin" / f"llama-server-{version}"
     if starts(server):
         return server
     for tool in ("cmake", "make", "c++"):
@@ -95,14 +120,15 @@ def ensure_server(cache: Path, *, jobs: int) -> Path:
     if free_bytes < FREE_BYTES_MIN:
         raise CannotBuild(f"{cache} has {free_bytes} bytes free, the build needs {FREE_BYTES_MIN}")
 
-    work = cache / "work" / SOURCE.partition("==")[2]
+    work = cache / "work" / version
     work.mkdir(parents=True, exist_ok=True)
     source = ensure_source(work)
     build = work / "build"
     log = cache / "build.log"
     say(f"building llama-server with {jobs} jobs at nice 19; output in {log}")
     configure = ["cmake", "-S", str(source), "-B", str(build), "-G", "Unix Makefiles"]
-    configure += [f"-D{name}={value}" for name, value in CMAKE_OPTIONS.items()]
+    wanted = CMAKE_OPTIONS | (CUDA_OPTIONS if cuda else {})
+    configure += [f"-D{name}={value}" for name, value in wanted.items()]
     compile_it = ["cmake", "--build", str(build), "--target", "llama-server", "-j", str(jobs)]
     with log.open("w") as output:
         run(configure, output=output, within_s=CONFIGURE_S_MAX, log=log)

@@ -38,9 +38,7 @@ def told(name):
 def root(server, tmp_path):
     engines = tmp_path / "config" / "capyctl" / "engines.yaml"
     engines.parent.mkdir(parents=True)
-    add_engine(
-        server, engines_file=engines, documents=YamlEngineDocuments(), name="llamacpp"
-    )
+    add_engine(server, engines_file=engines, documents=YamlEngineDocuments(), name="llamacpp")
     for name in ("first", "second"):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
