@@ -42,14 +42,22 @@ _STOPPABLE = (
     - {InstanceState.QUEUED, InstanceState.CLEANING, InstanceState.UNCERTAIN}
 )
 
+# What an accepted start shows where it finds its instance: a wake that was accepted during a park
+# finds it empty when the park failed.
+_COMING: dict[InstanceState, str] = {
+    **dict.fromkeys(_EMPTY, "queued"),
+    InstanceState.PARKED: "waking",
+}
+_GOING: dict[InstanceState, str] = dict.fromkeys(_STOPPABLE, "stopping")
+
 # An accepted operation shows at once, before the instance's actor has read its message.
-_ACCEPTED: dict[OperationKind, tuple[frozenset[InstanceState], str]] = {
-    OperationKind.INITIALIZE: (_EMPTY, "queued"),
-    OperationKind.RESTORE: (frozenset({InstanceState.PARKED}), "waking"),
-    OperationKind.PARK: (frozenset({InstanceState.READY}), "parking"),
-    OperationKind.CLEANUP: (_STOPPABLE, "stopping"),
+_ACCEPTED: dict[OperationKind, dict[InstanceState, str]] = {
+    OperationKind.INITIALIZE: _COMING,
+    OperationKind.RESTORE: _COMING,
+    OperationKind.PARK: {InstanceState.READY: "parking"},
+    OperationKind.CLEANUP: _GOING,
     # Accepted before anything began; it began all the same before the stop was read.
-    OperationKind.UNARMED_STOP: (_STOPPABLE, "stopping"),
+    OperationKind.UNARMED_STOP: _GOING,
 }
 STOPS = frozenset({OperationKind.CLEANUP, OperationKind.UNARMED_STOP})
 
@@ -87,8 +95,8 @@ def observed_instance(one: Instance, open_operations: Iterable[Operation] = ()) 
     for operation in open_operations:
         if operation.given_up or operation.instance != one.id.index or operation.id in taken:
             continue
-        states, shown = _ACCEPTED.get(operation.kind, (frozenset(), ""))
-        if one.state in states:
+        shown = _ACCEPTED.get(operation.kind, {}).get(one.state)
+        if shown is not None:
             accepted.append(shown)
     if "stopping" in accepted:
         return "stopping"

@@ -29,6 +29,10 @@ from tests.machines.making import instance, pending
         (S.UNCERTAIN, K.CLEANUP, "uncertain"),
         (S.CLEANING, K.CLEANUP, "reconciling"),
         (S.PARKING, K.RESTORE, "parking"),
+        # A wake that was accepted during a park finds what became of that.
+        (S.FAILED, K.RESTORE, "queued"),
+        (S.STOPPED, K.RESTORE, "queued"),
+        (S.PARKED, K.INITIALIZE, "waking"),
     ],
 )
 def test_accepted_work_shows_at_once(state, kind, shown):
