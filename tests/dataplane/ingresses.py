@@ -35,12 +35,14 @@ class Machine:
         shown: certificates.Shown | None,
         secure: bool,
         limits: Limits,
+        tls: ListenerTls | None = None,
     ) -> None:
         self.name = name
         self.accepted = {SERVER}
         self.bugs: list[Exception] = []
-        context = certificates.listening(certificates.ours(), shown or certificates.of(name))
-        tls = ListenerTls(context=lambda: context, accepts=self._accepts)
+        if tls is None:
+            context = certificates.listening(certificates.ours(), shown or certificates.of(name))
+            tls = ListenerTls(context=lambda: context, accepts=self._accepts)
         self.ingress = Ingress(tls=tls if secure else None, on_bug=self.bugs.append, limits=limits)
         self.secure = secure
         self.port = 0
@@ -77,13 +79,14 @@ class Site(World):
         secure: bool = True,
         where: socket.socket | None = None,
         limits: Limits = INGRESS_LIMITS,
+        tls: ListenerTls | None = None,
     ) -> Machine:
         engine = FakeEngine(script)
         await self.nursery.start(engine.serve)
         self.engines.append(engine)
         index = len(self.machines)
         named = name or HostId(f"host{index + 1}.test")
-        machine = Machine(named, shown=shown, secure=secure, limits=limits)
+        machine = Machine(named, shown=shown, secure=secure, limits=limits, tls=tls)
         listening = where or ("127.0.0.1", 0)
         _, machine.port = await self.nursery.start(machine.ingress.serve, listening)
         machine.ingress.launches.open(launch(index), engine.endpoint, generation=1)
