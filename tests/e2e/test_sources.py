@@ -243,3 +243,19 @@ def test_what_is_deployed_no_more_is_pruned(tmp_path, hub):
     assert there
     assert removed == looked
     assert not list((daemon.models / KEY).parent.iterdir())
+
+
+def test_a_host_may_take_a_declared_digest_as_measured(tmp_path):
+    declared = "sha256:" + "a" * 64
+    flags = {"--trust-declared-digest": "true"}
+    with running(tmp_path, flags=flags) as daemon:
+        model = {"path": "m", "content_fingerprint": declared}
+        folder = write_checkpoint(daemon.models / "m", weights_bytes=64 * MIB)
+        for path in folder.iterdir():
+            os.utime(path, (1, 1))
+        id = daemon.create("m", model=model)
+        daemon.do(id, "start")
+        found = daemon.wait_state(id, "ready")
+
+    told = found["checkpoint_digest"]
+    assert (told["digest"], told["provenance"]) == (declared, "declared_trusted")
