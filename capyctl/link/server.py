@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import attrs
@@ -108,12 +109,17 @@ class LinkServer:
             self.advance(host, place, m.Dismissed())
 
     async def run(self) -> None:
-        """Notice silence, until cancelled."""
-        while True:
-            now_s = trio.current_time()
-            for host, place in list(self._places.items()):
-                self.advance(host, place, m.Looked(now_s))
-            await trio.sleep(self.look_s)
+        """Notice silence, and launches that nobody claims, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now_s = trio.current_time()
+                for host, place in list(self._places.items()):
+                    self.advance(host, place, m.Looked(now_s))
+                    if place.remote is not None:
+                        known = partial(self.directory.known_launches, host)
+                        for record in place.remote.unclaimed(known):
+                            nursery.start_soon(place.remote.discard, record)
+                await trio.sleep(self.look_s)
 
     def advance(self, host: HostId, place: Place, event: m.LinkEvent) -> None:
         """Take one event, and do what follows from it."""

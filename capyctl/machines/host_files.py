@@ -45,39 +45,39 @@ def hosts_looked_at(
     spec = deployment.spec
     known = named_hosts(spec, hosts.values())
     allowed = {record.id: record for record in known if is_selected(spec, record)}
-    kept = {HostId(f.host): f for f in deployment.checkpoint.hosts if HostId(f.host) in allowed}
+    files = {HostId(f.host): f for f in deployment.checkpoint.hosts}
+    fits = fits_of(deployment)
     after = deployment
-    for host in [h for h in fits_of(deployment) if h not in allowed]:
+    for host in [h for h in fits if h not in allowed]:
         after = with_fit(after, host, None)
-    others = tuple(
-        HostRefusal(
-            host=record.id,
-            diagnostic="selector_mismatch",
-            detail=f"{record.name}: its labels do not match placement.selector",
-        )
-        for record in known
-        if record.id not in allowed
-    )
-    refused = (*(r for r in after.refused if r.host in allowed), *others)
-    after = _with_files(attrs.evolve(after, refused=refused), kept.values())
+    others = tuple(_not_selected(record) for record in known if record.id not in allowed)
+    kept = (r for r in after.refused if r.host in allowed)
+    after = attrs.evolve(after, refused=(*kept, *others))
+    if files.keys() != allowed.keys():
+        found = [files.get(host) or HostFiles(host=host) for host in allowed]
+        after = _with_files(after, found)
     for host, record in allowed.items():
-        if host not in kept:
-            after = _put(after, HostFiles(host=host))
-        elif kept[host].digest is not None and _to_fit_again(after, record):
+        mine = files.get(host)
+        if mine is not None and mine.digest is not None and _to_fit_again(fits.get(host), record):
             after = _fitted(after, host, record.name, fit(host))
-    return summed(after)
+    return deployment if after == deployment else summed(after)
 
 
-def _to_fit_again(deployment: Deployment, record: HostRecord) -> bool:
-    fit = fits_of(deployment).get(record.id)
+def _not_selected(record: HostRecord) -> HostRefusal:
+    return HostRefusal(
+        host=record.id,
+        diagnostic="selector_mismatch",
+        detail=f"{record.name}: its labels do not match placement.selector",
+    )
+
+
+def _to_fit_again(fit: ResolvedSpec | None, record: HostRecord) -> bool:
     if fit is None:
         return True
     assert record.publication is not None
-    shape = record.publication.shape
-    cards = {gpu.id: gpu.uuid for gpu in shape.gpus}
-    placed = {c.gpu: c.gpu_uuid for c in fit.candidates if c.gpu is not None}
+    cards = {gpu.id: gpu.uuid for gpu in record.publication.shape.gpus}
     published = {profile.name for profile in record.publication.profiles}
-    same_cards = all(cards.get(gpu) == uuid for gpu, uuid in placed.items())
+    same_cards = all(c.gpu is None or cards.get(c.gpu) == c.gpu_uuid for c in fit.candidates)
     return not same_cards or fit.engine.profile not in published
 
 

@@ -1,4 +1,4 @@
-"""``python -m capyctl.simulation --seeds N [--start S]``: run worlds, print the seeds that fail."""
+"""``python -m capyctl.simulation --seeds N [--start S] [--hosts H]``: prints seeds that fail."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m capyctl.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many worlds")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--hosts", type=int, default=1, help="how many; more than one over a link")
     parser.add_argument("--trace", action="store_true", help="print what happened in each world")
     asked = parser.parse_args()
     failed: list[int] = []
@@ -26,7 +27,7 @@ def main() -> int:
     served_count = 0
     began_s = time.monotonic()
     for seed in range(asked.start, asked.start + asked.seeds):
-        world = Simulation(seed)
+        world = Simulation(seed) if asked.hosts == 1 else _fleet(seed, asked.hosts)
         try:
             outcome = world.run()
             served_count += outcome.served_count
@@ -44,6 +45,13 @@ def main() -> int:
     print(f"edges not reached ({len(missed)} of {len(all_edges())}):", missed)
     print("failed seeds:", failed or "none")
     return 1 if failed else 0
+
+
+def _fleet(seed: int, hosts_count: int) -> Simulation:
+    # The link takes a while to load.
+    from capyctl.simulation.fleet_run import FleetSimulation
+
+    return FleetSimulation(seed, hosts_count=hosts_count)
 
 
 if __name__ == "__main__":

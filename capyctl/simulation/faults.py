@@ -77,8 +77,8 @@ _KINDS: tuple[dict[str, object], ...] = (
 )
 _AT_ONCE_MAX = 5
 _FLEET_KINDS: tuple[dict[str, object], ...] = (
-    {"link_every_s": 60.0, "link_down_max_s": 6.0},
-    {"link_every_s": 150.0, "link_down_max_s": 120.0},
+    {"link_every_s": 60.0, "link_down_max_s": 15.0},
+    {"link_every_s": 150.0, "link_down_max_s": 200.0},
     {"link_every_s": 300.0, "link_down_max_s": 30.0, "link_delay_max_s": 3.0},
     {"host_kills_every_s": 200.0, "host_down_max_s": 20.0},
     {"host_kills_every_s": 400.0, "host_down_max_s": 200.0},

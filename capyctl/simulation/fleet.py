@@ -30,9 +30,9 @@ from capyctl.simulation.names import WorldClock, WorldIds
 from capyctl.simulation.outside import Attached
 from capyctl.simulation.sim_host import SimHost
 
-HEARTBEAT_S = 4.0
+HEARTBEAT_S = 8.0
 """Each costs as much as a commit, and worlds are long; silence is measured in the same scale."""
-SILENCE = Silence(suspend_after_s=10.0, lost_after_s=40.0)
+SILENCE = Silence(suspend_after_s=20.0, lost_after_s=60.0)
 _DAMAGES = ("cut", "cut", "deaf here", "deaf there", "stuck")
 
 
@@ -150,7 +150,7 @@ class Fleet:
             version=VERSION,
             silence=SILENCE,
             heartbeat_s=HEARTBEAT_S,
-            look_s=HEARTBEAT_S / 4,
+            look_s=HEARTBEAT_S / 2,
             routes=lambda family, task: frozenset({_route(task)}),
             log=lambda event, **fields: self._checks.note(f"link {event} {fields}"),
         )

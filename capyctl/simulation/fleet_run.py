@@ -35,6 +35,8 @@ from capyctl.simulation.session import Session
 
 HOSTS_COUNT = 3
 INVITED_MS = 900_000
+IN_USE_COUNT = 4
+"""Looks in a row at which every host is in use."""
 _CHANGES: dict[type[DrainHost | UndrainHost | RevokeHost], int] = {
     DrainHost: 5,
     UndrainHost: 5,
@@ -118,18 +120,34 @@ class FleetSimulation(Simulation):
         record = HostRecord(
             id=host.id, name=host.name, certificates=(f"{host.certificate}+",), enrolled_at_ms=1
         )
-        enrol = EnrolHost(invitation=invitation.id, host=record, key_digest=record.certificates[0])
         try:
             await ask(session.control.hosts, invite, within_s=ASK_S)
-            for _ in range(2):  # whoever joins may ask again
-                await ask(session.control.hosts, enrol, within_s=ASK_S)
         except (Refused, ActorGone, AskTimedOut, MailboxFull):
             await trio.sleep(1)
-        kept = self.disk.hosts.get(host.id)
-        if kept is None or kept.certificates != record.certificates:
             return False
-        host.admit(record.certificates[0])
-        return True
+        host.joining = EnrolHost(
+            invitation=invitation.id, host=record, key_digest=record.certificates[0]
+        )
+        for _ in range(2):  # whoever joins may ask again
+            await self._join(host)
+        return host.certificate == record.certificates[0]
+
+    async def _join(self, host: HostProcess) -> None:
+        """Use the invitation, as often as it takes."""
+        session, joining = await self.daemon(), host.joining
+        assert session.control.hosts is not None
+        if joining is None:
+            return
+        try:
+            known = await ask(session.control.hosts, joining, within_s=ASK_S)
+        except Refused as refused:
+            self.checks.note(f"{host.name} does not join: {refused!r}")
+            await trio.sleep(1)
+        except (ActorGone, AskTimedOut, MailboxFull):
+            await trio.sleep(1)
+        else:
+            if known.certificates == joining.host.certificates:
+                host.admit(known.certificates[0])
 
     # -- unkind ------------------------------------------------------------------------------
 
@@ -162,11 +180,14 @@ class FleetSimulation(Simulation):
     # -- kind --------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Every host is whole, admitted, in use, and in touch."""
+        """Every host is whole, admitted, in use, and in touch; and still so once the last changes
+        that were sent before are accepted."""
         self.outside.calm()
+        in_use_count = 0
         for _ in range(int(SETTLE_S_MAX / POLL_S)):
             session = await self.daemon()
-            if await self._all_in_use(session):
+            in_use_count = in_use_count + 1 if await self._all_in_use(session) else 0
+            if in_use_count == IN_USE_COUNT:
                 return
             await trio.sleep(POLL_S)
         self.fail(f"not every host comes back: {self._states()}")
@@ -176,6 +197,9 @@ class FleetSimulation(Simulation):
             record = session.directory.hosts[host.id]
             if record.state is HostState.REVOKED:
                 await self._enrol(host, recovers=True)
+                return False
+            if host.certificate not in record.certificates:
+                await self._join(host)
                 return False
             if record.draining:
                 assert isinstance(self.operator, FleetOperator)
@@ -191,9 +215,9 @@ class FleetSimulation(Simulation):
         session = self.session
         if session is None:
             return ["no server"]
-        sessions, known = session.world.sessions, self.disk.hosts
         return [
-            f"{host.name}: {sessions.state(host.id).value}, {known[host.id]}"
+            f"{host.name} {host.certificate}: {session.world.sessions.state(host.id).value}, "
+            f"{self.disk.hosts[host.id].state.value}, {self.disk.hosts[host.id].certificates}"
             for host in self.outside.hosts.values()
         ]
 

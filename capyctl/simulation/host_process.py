@@ -18,6 +18,7 @@ from capyctl.link.dial import DialFailed, Dialler
 from capyctl.link.memory_channel import Wire, open_wire
 from capyctl.link.service import open_host_service
 from capyctl.machines.link import CAPABILITIES
+from capyctl.messages.hosts import EnrolHost
 from capyctl.simulation.engine import Engine, EngineState
 from capyctl.simulation.faults import Faults
 from capyctl.simulation.names import WorldIds
@@ -81,8 +82,12 @@ class HostProcess:
     partitioned: bool = False
     """Nothing gets through to the server."""
     lives_count: int = 0
+    joining: EnrolHost | None = None
+    """How it joined last, or tries to."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _door: HostDoor | None = None
+    _shown: str = ""
+    """The certificate that it dialled with last."""
     _admitted: trio.Event = attrs.field(factory=trio.Event)
 
     @property
@@ -128,8 +133,9 @@ class HostProcess:
                 refused = await dialler.run()
             self.note(f"{self.name} was sent away: {refused.code}")
             self._end()
-            self._admitted = trio.Event()
-            await self._admitted.wait()
+            while self.certificate == self._shown:
+                self._admitted = trio.Event()
+                await self._admitted.wait()
         finally:
             self._end()
 
@@ -168,6 +174,7 @@ class HostProcess:
             raise DialFailed("no route to the server")
         wire = open_wire()
         wire.delay(self.chance.uniform(0.0, self.faults.link_delay_max_s))
+        self._shown = self.certificate
         self.accept(self.id, self.certificate, wire.there)
         self.wire = wire
         yield wire.here
