@@ -118,7 +118,8 @@ def test_chat_stream_and_tools(root):
 
 
 def test_a_stop_waits_for_the_open_stream(root):
-    with running(root, simulate=None) as daemon:
+    # A busy machine may need a second for each of the sixty tokens.
+    with running(root, simulate=None, sets=("server.switching.drain_timeout=300s",)) as daemon:
         id = ready(daemon, "first")
         with chat_stream(daemon, "first", max_tokens=60, ignore_eos=True) as stream:
             stream.read(2)
