@@ -34,9 +34,9 @@ from capyctl.config.fields import (
     text_default,
 )
 from capyctl.config.profiles import RESERVED_PREFIX, LocalEngine, RuntimeProfile
+from capyctl.domain.hosts import is_host_name
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,2})")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _OVERLAY = ipaddress.ip_network("100.64.0.0/10")
 REPORT_S_MIN = 0.2
@@ -221,7 +221,7 @@ class HostDocument(Closed):
     @field_validator("name")
     @classmethod
     def _plain(cls, value: str) -> str:
-        if _NAME.fullmatch(value) is None:
+        if not is_host_name(value):
             raise bad_value("a host's name has 1 to 128 letters and digits, and . _ - inside")
         return value
 

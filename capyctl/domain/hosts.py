@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -28,6 +29,14 @@ class Compatibility(enum.Enum):
     """Only stops: no new placement, start, wake or park."""
     SERVER_BEHIND = "server_upgrade_required"
     """Newer than its server: refused until the server is upgraded."""
+
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a host may have this name: 1 to 128 letters and digits, and . _ - inside."""
+    return _NAME.fullmatch(text) is not None
 
 
 class IngressTransport(enum.Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Annotated
 
 import attrs
@@ -11,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capyctl.domain.canonical import canonical_json
 from capyctl.domain.errors import Refused
+from capyctl.domain.hosts import is_host_name
 from capyctl.wire.strict_json import read_json
 
 HOST_ACTIONS = ("drain", "undrain", "revoke")
 INVITED_MS = 15 * 60 * 1000
 INVITED_MS_MAX = 60 * 60 * 1000
 NAME_CHARACTERS_MAX = 256
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class HostActionModel(BaseModel):
@@ -66,8 +65,11 @@ def read_invite(body: bytes) -> InviteBody:
             f"The body must hold name (1 to {NAME_CHARACTERS_MAX} characters), and may hold "
             f"expires_in_ms (a whole number from 1000 to {INVITED_MS_MAX}) and recover",
         ) from None
-    if not model.name.strip() or _CONTROL.search(model.name):
-        raise Refused("invalid_request", "A host's name is not blank and has no control characters")
+    if not is_host_name(model.name):
+        raise Refused(
+            "invalid_request",
+            "A host's name has 1 to 128 letters and digits, and . _ - inside, as in its document",
+        )
     return InviteBody(name=model.name, expires_in_ms=model.expires_in_ms, recover=model.recover)
 
 

@@ -229,6 +229,19 @@ async def test_a_server_that_is_not_there_is_named(tmp_path):
     assert json.loads(file.read_text())["bootstrap_address"] in words
 
 
+@pytest.mark.parametrize("field", ["bootstrap_address", "control_address"])
+@pytest.mark.parametrize("where", ["x", "x:", "x:7445x", "x:0", "x:65536", "[x:1", "a:b:1"])
+async def test_an_address_that_nobody_can_dial_is_seen_before_anything_is_used(
+    tmp_path, field, where
+):
+    async with serving(tmp_path / "server") as server:
+        file = changed(await server.invite(), **{field: f"https://{where}"})
+
+    words = await refused("join_file_unusable", tmp_path / "host", file)
+
+    assert field in words
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
