@@ -133,7 +133,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 self._directory.admission(self.id).take_nudge()
                 self._wanted = True
             case m.HostsChanged():
-                await self._look_at_hosts()
+                await self._look_at_hosts(frozenset(message.hosts))
             case m.LookAgain():
                 pass
             case m.Unanswered():
@@ -342,10 +342,11 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         record = self._directory.hosts.get(host)
         return str(host) if record is None else record.name
 
-    async def _look_at_hosts(self) -> None:
+    async def _look_at_hosts(self, changed: frozenset[HostId] | None = None) -> None:
         """Which machines there are now; and have those measured that were not."""
         if self._needs.own_host is None:
-            after = hosts_looked_at(self.data, self._directory.hosts, self._fit)
+            hosts = self._directory.hosts
+            after = hosts_looked_at(self.data, hosts, self._fit, changed=changed)
             if after != self.data:
                 await self._store_quietly(Accepted(deployment=after))
         self._measuring.begin(self.data, self._to_measure())

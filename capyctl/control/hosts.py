@@ -60,8 +60,10 @@ class HostsNeeds:
 class HostsActor(Actor[m.HostsMessage | TellDeployments]):
     """Machines other than this one. A standalone daemon has none, and no such actor."""
 
-    def __init__(self, needs: HostsNeeds) -> None:
+    def __init__(self, needs: HostsNeeds, *, first: bool) -> None:
+        """``first``: the daemon has just begun, and no host has come yet."""
         super().__init__("hosts", capacity=4096)
+        self._first = first
         self._needs = needs
         self._world = needs.world
         self._directory = needs.world.directory
@@ -69,8 +71,10 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
 
     async def on_start(self) -> None:
         now_s = self._world.clock.monotonic_s()
-        for host in list(self._directory.hosts):
+        for host, record in list(self._directory.hosts.items()):
             self._world.sessions.expect(host, now_s)
+            if record.state is HostState.REVOKED and not self._first:
+                self._leave(host)
             self._tell(host)
 
     async def handle(self, message: m.HostsMessage | TellDeployments) -> None:
@@ -139,10 +143,13 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
         if not await self._accept(decision, message.receipt, reply):
             return
         if isinstance(message, m.RevokeHost):
-            now_s = self._world.clock.monotonic_s()
-            self._world.sessions.move(message.host, SessionState.LOST, now_s)
-            self._needs.close_session(message.host)
+            self._leave(message.host)
         self._tell(message.host)
+
+    def _leave(self, host: HostId) -> None:
+        """It was revoked: nothing is heard of it any more."""
+        self._world.sessions.move(host, SessionState.LOST, self._world.clock.monotonic_s())
+        self._needs.close_session(host)
 
     async def _invite(self, message: m.InviteHost, reply: ReplyTo | None) -> None:
         try:
@@ -282,3 +289,15 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
             deployment = self._directory.deployments.get(id)
             if deployment is not None:
                 self._world.tell(ref, HostsChanged(hosts=changed))
+
+
+def hosts_maker(needs: HostsNeeds) -> Callable[[], HostsActor]:
+    """Makes the actor: only the first one meets a fresh daemon."""
+    made = 0
+
+    def make() -> HostsActor:
+        nonlocal made
+        made += 1
+        return HostsActor(needs, first=made == 1)
+
+    return make

@@ -14,7 +14,7 @@ from capyctl.contracts.store import Change
 from capyctl.control.books import Books
 from capyctl.control.catalogue import CatalogueActor, CatalogueNeeds
 from capyctl.control.deployment import Resolver
-from capyctl.control.hosts import HostsActor, HostsNeeds
+from capyctl.control.hosts import HostsNeeds, hosts_maker
 from capyctl.control.placement import PlacementActor
 from capyctl.control.surroundings import World
 from capyctl.domain.events import NewEvent
@@ -92,15 +92,15 @@ async def open_control(
         placement = await system.start_child(ChildSpec(name="placement", make=make_placement))
         hosts = None
         if reach is not None:
-            about = HostsNeeds(
-                world=world,
-                placement=placement,
-                open_host=reach.open_host,
-                close_session=reach.close_session,
+            make_hosts = hosts_maker(
+                HostsNeeds(
+                    world=world,
+                    placement=placement,
+                    open_host=reach.open_host,
+                    close_session=reach.close_session,
+                )
             )
-            hosts = await system.start_child(
-                ChildSpec(name="hosts", make=lambda: HostsActor(about))
-            )
+            hosts = await system.start_child(ChildSpec(name="hosts", make=make_hosts))
         await system.start_child(instances.as_child())
         await system.start_child(deployments.as_child())
         needs = CatalogueNeeds(

@@ -51,6 +51,17 @@ def fits_of(deployment: Deployment) -> dict[HostId, ResolvedSpec]:
     return found
 
 
+def fit_on(deployment: Deployment, host: HostId) -> ResolvedSpec | None:
+    """What it comes to on one machine; None where it cannot run there."""
+    resolved = deployment.resolved
+    if resolved is None:
+        return None
+    own = tuple(c for c in resolved.candidates if c.host == host)
+    if not own:
+        return None
+    return attrs.evolve(_settings(resolved, deployment.variants, host), candidates=own)
+
+
 def joined(
     deployment: Deployment, fits: Mapping[HostId, ResolvedSpec]
 ) -> tuple[ResolvedSpec | None, tuple[HostVariant, ...]]:

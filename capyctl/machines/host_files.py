@@ -6,7 +6,7 @@ the figures do not work out, is left out; the deployment can start once one mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import attrs
 
@@ -24,7 +24,7 @@ from capyctl.domain.ids import HostId
 from capyctl.domain.specs import HostRefusal, ResolvedSpec
 from capyctl.machines.checkpoint import DIAGNOSTICS
 from capyctl.machines.deployment import Deployment
-from capyctl.machines.fitting import fits_of, is_selected, named_hosts, with_fit
+from capyctl.machines.fitting import fit_on, is_selected, named_hosts, with_fit
 
 Fit = Callable[[CheckpointFacts], ResolvedSpec]
 UNUSABLE = "checkpoint_unusable"
@@ -33,7 +33,11 @@ _OUTSIDE = frozenset({"profile_not_published", "host_policy_denied", "host_ineli
 
 
 def hosts_looked_at(
-    deployment: Deployment, hosts: Mapping[HostId, HostRecord], fit: Callable[[HostId], Fit]
+    deployment: Deployment,
+    hosts: Mapping[HostId, HostRecord],
+    fit: Callable[[HostId], Fit],
+    *,
+    changed: Set[HostId] | None = None,
 ) -> Deployment:
     """The deployment as the machines are now: those that may run it have their files measured.
 
@@ -41,26 +45,51 @@ def hosts_looked_at(
     2. One that may is to be measured.
     3. One that was measured is fitted again where it could not be, or its cards are others. Else
     it keeps the engine that it was accepted with.
+
+    ``changed``: no other machine is another one than when it was looked at last.
     """
-    spec = deployment.spec
-    known = named_hosts(spec, hosts.values())
-    allowed = {record.id: record for record in known if is_selected(spec, record)}
-    files = {HostId(f.host): f for f in deployment.checkpoint.hosts}
-    fits = fits_of(deployment)
+    scope = hosts.keys() if changed is None else changed & hosts.keys()
+    known = {r.id: r for r in named_hosts(deployment.spec, (hosts[host] for host in scope))}
     after = deployment
-    for host in [h for h in fits if h not in allowed]:
-        after = with_fit(after, host, None)
-    others = tuple(_not_selected(record) for record in known if record.id not in allowed)
-    kept = (r for r in after.refused if r.host in allowed)
-    after = attrs.evolve(after, refused=(*kept, *others))
-    if files.keys() != allowed.keys():
-        found = [files.get(host) or HostFiles(host=host) for host in allowed]
-        after = _with_files(after, found)
-    for host, record in allowed.items():
-        mine = files.get(host)
-        if mine is not None and mine.digest is not None and _to_fit_again(fits.get(host), record):
-            after = _fitted(after, host, record.name, fit(host))
+    for host in sorted(scope):
+        record = known.get(host)
+        if record is None:
+            after = _without(after, host)
+        elif not is_selected(deployment.spec, record):
+            after = _refused(_without(after, host), _not_selected(record))
+        else:
+            after = _allowed(after, record, fit)
     return deployment if after == deployment else summed(after)
+
+
+def _allowed(
+    deployment: Deployment, record: HostRecord, fit: Callable[[HostId], Fit]
+) -> Deployment:
+    mine = _of(deployment.checkpoint, record.id)
+    if mine is None:
+        return _put(_refused(deployment, None, record.id), HostFiles(host=record.id))
+    if mine.digest is None or not _to_fit_again(fit_on(deployment, record.id), record):
+        return deployment
+    return _fitted(deployment, record.id, record.name, fit(record.id))
+
+
+def _without(deployment: Deployment, host: HostId) -> Deployment:
+    if fit_on(deployment, host) is not None:
+        deployment = with_fit(deployment, host, None)
+    if _of(deployment.checkpoint, host) is not None:
+        rest = [f for f in deployment.checkpoint.hosts if f.host != host]
+        deployment = _with_files(deployment, rest)
+    return _refused(deployment, None, host)
+
+
+def _refused(
+    deployment: Deployment, refusal: HostRefusal | None, host: HostId | None = None
+) -> Deployment:
+    """With this refusal, in place of what was said of its host."""
+    about = host if refusal is None else refusal.host
+    others = tuple(r for r in deployment.refused if r.host != about)
+    after = others if refusal is None else (*others, refusal)
+    return deployment if after == deployment.refused else attrs.evolve(deployment, refused=after)
 
 
 def _not_selected(record: HostRecord) -> HostRefusal:
@@ -133,7 +162,6 @@ def _fitted(deployment: Deployment, host: HostId, name: str, fit: Fit) -> Deploy
     mine = _of(deployment.checkpoint, host)
     if facts is None or mine is None or mine.digest != facts.digest:
         return deployment
-    others = tuple(r for r in deployment.refused if r.host != host)
     try:
         found = fit(facts)
     except Refused as refused:
@@ -143,10 +171,9 @@ def _fitted(deployment: Deployment, host: HostId, name: str, fit: Fit) -> Deploy
         refusal = HostRefusal(host=host, diagnostic=token, detail=detail)
         state = DigestState.RECORDED if outside else DigestState.UNUSABLE
         mine = attrs.evolve(mine, state=state, diagnostic=token, detail=detail)
-        after = attrs.evolve(_put(deployment, mine), refused=(*others, refusal))
-        return with_fit(after, host, None)
+        return with_fit(_refused(_put(deployment, mine), refusal), host, None)
     mine = attrs.evolve(mine, state=DigestState.RECORDED, diagnostic=None, detail=None)
-    return with_fit(attrs.evolve(_put(deployment, mine), refused=others), host, found)
+    return with_fit(_refused(_put(deployment, mine), None, host), host, found)
 
 
 def unmeasured_on(deployment: Deployment, host: HostId, diagnostic: str, detail: str) -> Deployment:
