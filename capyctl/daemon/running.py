@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from capyctl.config.credentials import FILES, credentials_path
 from capyctl.config.owner_files import write_owner_file
 from capyctl.config.problems import InvalidDocument
 from capyctl.config.role_document import Given, Role, find_state_root, generate_document
@@ -77,6 +78,26 @@ def given_by(flags: Mapping[str, str], sets: Sequence[str]) -> tuple[Path, Given
     config_path = Path(stated).absolute() if stated else None
     root = find_state_root(flags, env, config_path)
     return root, Given(flags=flags, env=env, sets=sets, config_path=config_path)
+
+
+def check_root_is_free(kind: str, root: Path) -> None:
+    """Whether this role may run here. What another one left, its engines above all, would be
+    nobody's.
+
+    Raises:
+        RoleRefused: the state root is another role's.
+    """
+    if kind == "host":
+        served = (root / "srv.sqlite3").exists()
+        other = next((r for r in FILES if served and credentials_path(root, r).exists()), None)
+    else:
+        other = "host" if (root / "identity" / "host.json").exists() else None
+    if other is not None:
+        raise RoleRefused(
+            "invalid_config",
+            f"{root} is the state directory of a {other} role: start that one with `capyctl start "
+            f"{other}`, or choose another --state-dir",
+        )
 
 
 def keep_document(role: Role[Any], given: Given, settings: RoleSettings) -> None:

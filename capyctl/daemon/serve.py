@@ -22,7 +22,7 @@ from capyctl.daemon.control_socket import ControlSocket, users_in
 from capyctl.daemon.listening import bound
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
 from capyctl.daemon.role_actions import pruning, retiring
-from capyctl.daemon.running import given_by, held_role, keep_document, run_role
+from capyctl.daemon.running import check_root_is_free, given_by, held_role, keep_document, run_role
 from capyctl.daemon.serving import Beside, make_plane, serve_daemon
 from capyctl.daemon.shutdown import SIGNALS
 from capyctl.engines.runtime_dir import ensure_runtime
@@ -44,6 +44,7 @@ def run_standalone(
 
     def run(log: Log) -> None:
         root, given = given_by(flags, sets)
+        check_root_is_free(STANDALONE.kind, root)
         settings = load_standalone(
             root, config_path=given.config_path, flags=flags, env=given.env, sets=sets
         )

@@ -16,7 +16,7 @@ from capyctl.daemon.host_policy import limited
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
 from capyctl.daemon.naming import naming
 from capyctl.daemon.root import owner_folder
-from capyctl.daemon.running import RoleRefused, given_by, held_role, run_role
+from capyctl.daemon.running import RoleRefused, check_root_is_free, given_by, held_role, run_role
 from capyctl.daemon.shutdown import SIGNALS, drain, wait_for_stop
 from capyctl.dataplane.listener import bind
 from capyctl.engines.runtime_dir import ensure_runtime
@@ -39,6 +39,7 @@ def run_host(
 
     def run(log: Log) -> None:
         root, given = given_by(flags, sets)
+        check_root_is_free(HOST.kind, root)
         settings = load_host(root, given)
         check_state_root(root)
         identity = _identity(settings)

@@ -17,7 +17,14 @@ from capyctl.daemon.banner import show_banner, shown_inference, warn_of_open_inf
 from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.listening import bound
 from capyctl.daemon.naming import naming
-from capyctl.daemon.running import RoleRefused, given_by, held_role, keep_document, run_role
+from capyctl.daemon.running import (
+    RoleRefused,
+    check_root_is_free,
+    given_by,
+    held_role,
+    keep_document,
+    run_role,
+)
 from capyctl.daemon.serving import Beside, make_plane, serve_daemon
 from capyctl.daemon.shutdown import SIGNALS
 from capyctl.daemon.tightest import keep_tightest
@@ -38,6 +45,7 @@ def run_server(
 
     def run(log: Log) -> None:
         root, given = given_by(flags, sets)
+        check_root_is_free(SERVER.kind, root)
         settings = load_server(root, given)
         keep_document(SERVER, given, settings)
         with held_role(SERVER.kind, settings, given):

@@ -12,7 +12,7 @@ from capyctl.config.role_document import Given
 from capyctl.config.role_settings import RoleSettings
 from capyctl.daemon.detecting import MachineUnusable
 from capyctl.daemon.root import StateRootBusy
-from capyctl.daemon.running import RoleRefused, held_role, run_role
+from capyctl.daemon.running import RoleRefused, check_root_is_free, held_role, run_role
 from capyctl.daemon.serve_host import run_host
 from capyctl.daemon.serve_server import run_server
 from capyctl.store.errors import StoreFromNewerVersion
@@ -108,3 +108,45 @@ def test_a_server_whose_port_is_taken_names_it(tmp_path, capsys, monkeypatch):
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert status == 13
     assert f"cannot listen on {address} (listeners.control.bind)" in line["fields"]["message"]
+
+
+def touched(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "other"),
+    [
+        ("server", ["identity/host.json"], "host"),
+        ("standalone", ["identity/host.json"], "host"),
+        ("host", ["identity/credentials", "srv.sqlite3"], "standalone"),
+        ("host", ["identity/server-credentials.json", "srv.sqlite3"], "server"),
+    ],
+)
+def test_a_state_root_is_one_role_s(tmp_path, kind, there, other):
+    touched(tmp_path, *there)
+
+    with pytest.raises(RoleRefused, match=f"{tmp_path} is the state directory of a {other} role"):
+        check_root_is_free(kind, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "there"),
+    [
+        ("server", ["identity/server-credentials.json", "srv.sqlite3", "config/host.yaml"]),
+        ("host", ["identity/host.json", "identity/credentials"]),
+    ],
+)
+def test_a_role_comes_back_to_its_own_root(tmp_path, kind, there):
+    touched(tmp_path, *there)
+
+    check_root_is_free(kind, tmp_path)
+
+
+def test_a_server_leaves_nothing_in_a_host_s_root(tmp_path, capsys):
+    touched(tmp_path, "identity/host.json")
+
+    assert run_server({"--state-dir": str(tmp_path)}, (), "json") == 2
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["host.json", "identity"]
