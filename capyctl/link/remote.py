@@ -51,13 +51,22 @@ class RemoteHost:
     """
 
     def __init__(
-        self, id: HostId, publication: HostPublication, *, clock: Clock, ids: Ids, routes: Routes
+        self,
+        id: HostId,
+        publication: HostPublication,
+        *,
+        clock: Clock,
+        ids: Ids,
+        routes: Routes,
+        sample_s: float = SAMPLE_S,
     ) -> None:
-        """``routes`` are those of the server's own release: no host newer than it is let in."""
+        """``routes`` are those of the server's own release: no host newer than it is let in.
+        ``sample_s``: several heartbeats."""
         self.id = id
         self.publication = publication
         self._clock = clock
         self._routes = routes
+        self._sample_s = sample_s
         self.calls = OpenCalls(ids, self._answered)
         self._capabilities: frozenset[str] = frozenset(publication.capabilities)
         self._epoch = ""
@@ -224,11 +233,11 @@ class RemoteHost:
                 return self._sample.memory
 
     async def sample_engine(self, record: LaunchRecord) -> EngineSample | None:
-        """A look that began after this was asked for; None when none comes within 8 s."""
+        """A look that began after this was asked for; None when none comes in time: 8 s."""
         launch, number = record.launch, self._watch_count + 1
         self._wanted[launch] = self._wanted.get(launch, 0) + 1
         try:
-            with trio.move_on_after(SAMPLE_S):
+            with trio.move_on_after(self._sample_s):
                 while self._seen_count < number:
                     await self._sampled.wait()
                 return self._sample.engines.get(launch)

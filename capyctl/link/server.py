@@ -16,7 +16,7 @@ from capyctl.domain.hosts import Compatibility, HostPublication, HostState, othe
 from capyctl.domain.ids import HostId
 from capyctl.link.channel import Channel
 from capyctl.link.peers import record_refusal
-from capyctl.link.remote import RemoteHost, Routes
+from capyctl.link.remote import SAMPLE_S, RemoteHost, Routes
 from capyctl.link.renewal import RenewHostCertificate, answer_renewal, renews_none
 from capyctl.link.session import Session
 from capyctl.machines import link as m
@@ -90,7 +90,12 @@ class LinkServer:
         place = self.expect(host)
         if place.remote is None:
             place.remote = RemoteHost(
-                host, publication, clock=self.clock, ids=self.ids, routes=self.routes
+                host,
+                publication,
+                clock=self.clock,
+                ids=self.ids,
+                routes=self.routes,
+                sample_s=SAMPLE_S * self.heartbeat_s / HEARTBEAT_S,
             )
             self.hosts[host] = place.remote
         return place.remote
