@@ -25,6 +25,7 @@ CHANGES = Retries(
     waits_for_role=False,
 )
 """Other refusals that a retry can lift are the user's to wait for, or a ``--wait``'s."""
+AWAY = frozenset({"offline", "revoked"})
 T = TypeVar("T")
 
 
@@ -76,6 +77,20 @@ class Client:
             }
             for row in rows
         ]
+
+    def away_hosts_of(self, row: Mapping[str, Any]) -> dict[str, str] | None:
+        """States by name of the hosts of what still runs of a deployment, where none of these
+        hosts is there; None where one is, and on a standalone machine. Raises CommandFailed."""
+        if self.role.kind != "server":
+            return None
+        left = {
+            one.get("host_id")
+            for one in row.get("instances", [])
+            if one.get("observed_state") not in ("stopped", "failed")
+        }
+        hosts = [host for host in self.read("/hosts")["hosts"] if host["host_id"] in left]
+        away = {host["name"]: host["state"] for host in hosts if host["state"] in AWAY}
+        return away if away and len(away) == len(left) else None
 
     def send_change(
         self, change: Change, *, within_s: float = ANSWER_S_MAX, retries: Retries = CHANGES

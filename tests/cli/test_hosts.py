@@ -230,6 +230,20 @@ def test_engines_of_all_hosts(management, bench):
     assert (row["host"], row["profile"], row["state"]) == ("a", "vllm", "published")
 
 
+def test_a_delete_does_not_wait_for_a_host_that_is_away(management, bench):
+    shows(management, host(state="offline"))
+    row = deployment("uncertain")
+    row["instances"][0]["host_id"] = HOST
+    management.snapshots = [snapshot(row)]
+
+    ran = bench.run("delete", "deployment", "my-model", "--stop", "--json")
+
+    assert ran.status == 0
+    assert (ran.value["deleted"], ran.value["cleanup"]) == (False, "pending")
+    assert ran.value["host_state"] == "offline"
+    assert "host a is offline" in ran.value["message"]
+
+
 # Which role
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from capyctl.cli.call import Call
@@ -216,6 +217,14 @@ def _split(text: str) -> tuple[str, int]:
     return name, int(index)
 
 
+class _HostsAway(Exception):
+    """What is left runs on hosts that are not there: waiting for them has no end in sight."""
+
+    def __init__(self, states: Mapping[str, str]) -> None:
+        self.state = next(iter(states.values()))
+        self.why = ", ".join(f"host {name} is {state}" for name, state in states.items())
+
+
 def _stop_and_delete(call: Call) -> int:
     target = call.options.deployment
     client = call.client()
@@ -236,6 +245,9 @@ def _stop_and_delete(call: Call) -> int:
         left = cleanup_of(snapshot, row)
         if left.done:
             return row
+        away = client.away_hosts_of(row)
+        if away is not None:
+            raise _HostsAway(away)
         return Pending(f"{row['name']} stopping, instance {', '.join(left.instances) or '-'}")
 
     try:
@@ -246,8 +258,10 @@ def _stop_and_delete(call: Call) -> int:
             every_s=CLEANUP_POLL_S,
             progress=Progress(call.here),
         )
+    except _HostsAway as problem:
+        return _cleanup_pending(call, request, deployment, last, problem.why, problem.state)
     except WaitedTooLong as problem:
-        return _cleanup_pending(call, request, deployment, last, problem)
+        return _cleanup_pending(call, request, deployment, last, str(problem.last), "online")
     step = record_action(call, request, "delete", "delete", stopped)
     return _deleted(call, stopped["name"], send_change(client, step))
 
@@ -274,14 +288,15 @@ def _cleanup_pending(
     request: Request,
     deployment: Row,
     last: list[tuple[Row, Row]],
-    problem: WaitedTooLong,
+    why: str,
+    host_state: str,
 ) -> int:
     """Nothing was deleted, and nothing is wrong either: the stop goes on."""
     open_operations: list[str] = []
     if last:
         open_operations = list(cleanup_of(*last[0]).operations)
     message = (
-        f"{deployment['name']} is not stopped yet ({problem.last}); repeat the command with "
+        f"{deployment['name']} is not stopped yet ({why}); repeat the command with "
         f"--request-id {request.id} to delete it once it is"
     )
     call.show(
@@ -289,7 +304,7 @@ def _cleanup_pending(
             "deleted": False,
             "cleanup": "pending",
             "deployment_id": deployment["id"],
-            "host_state": "online" if last else "unknown",
+            "host_state": host_state if last else "unknown",
             "request_id": request.id,
             "operations": open_operations,
             "message": message,
