@@ -8,7 +8,8 @@ import attrs
 
 from actors import Actor, ChildSpec, Ref, ReplyTo, Supervisor
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
-from capyctl.control.deployment import DeploymentActor, DeploymentNeeds, Resolver
+from capyctl.control.deployment import DeploymentActor, DeploymentNeeds
+from capyctl.control.model_files import Resolver
 from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
 from capyctl.domain.checkpoints import CheckpointRecord

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import attrs
 
@@ -14,28 +12,18 @@ from capyctl.control.awaiting import Awaiting
 from capyctl.control.idling import Idling
 from capyctl.control.instance import InstanceNeeds
 from capyctl.control.making import Making
-from capyctl.control.measuring import Measuring
+from capyctl.control.model_files import Files, Resolver
 from capyctl.control.occupancy import gone, occupancy
 from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
-from capyctl.domain.checkpoints import CheckpointFacts, DigestState
+from capyctl.domain.checkpoints import DigestState
 from capyctl.domain.errors import InferenceRefusal, Refused
 from capyctl.domain.events import Receipt
 from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.domain.receipts import action_receipt, configuration_receipt
-from capyctl.domain.specs import DeploymentSpec, ResolvedSpec
 from capyctl.machines.actions import check_revision, decide
-from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import Deployment, Picture, refusal
-from capyctl.machines.host_files import (
-    hosts_looked_at,
-    looked_at_again,
-    measured_on,
-    sourced_on,
-    to_measure,
-    unmeasured_on,
-)
 from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
 from capyctl.machines.learning import files_changed
@@ -50,17 +38,6 @@ from capyctl.messages.placement import AskFit
 
 STEPS_MAX = 64
 """Bound on the steps that one message may set off; more would be a loop in the rules."""
-
-
-class Resolver(Protocol):
-    """Fits a specification to one machine, once the files are measured there."""
-
-    def __call__(self, spec: DeploymentSpec, facts: CheckpointFacts, host: HostId) -> ResolvedSpec:
-        """Raises Refused: ``profile_not_published``, or ``checkpoint_unusable`` and others when
-        the figures do not work out there."""
-
-    def path_on(self, path: str, host: HostId) -> str:
-        """Where a path of a specification is on that machine, absolute."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,7 +66,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         self._awaiting = Awaiting(self.timers)
         self._making: Making | None = None
         self._idling = Idling(needs.world, needs.idle)
-        self._measuring = Measuring(self, needs.world, needs.resolve.path_on)
+        self._files = Files.of(self, needs.world, needs.resolve, needs.own_host)
         self._wanted = False
 
     @property
@@ -128,7 +105,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             case m.InstanceChanged():
                 await self._instance_changed(message)
             case m.SourceMoved() | m.CheckpointMeasured() | m.CheckpointUnmeasured():
-                await self._checkpoint(message)
+                await self._keep(self._files.news(self.data, message))
             case m.DemandArose():
                 self._directory.admission(self.id).take_nudge()
                 self._wanted = True
@@ -164,7 +141,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             decision = decide(self.picture(), action, moment, fit=fit)
         except Refused as refused:
             if refused.code == "checkpoint_mismatch":
-                await self._measure_again()
+                await self._keep(self._files.doubted(self.data))
+                self._files.measure(self.data)
             await refuse(self._world.store, reply, refused, action.receipt)
             return
         if isinstance(decision, NeedFit):
@@ -314,60 +292,14 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
 
     # -- the model's files -------------------------------------------------------------------
 
-    async def _checkpoint(self, message: m.FilesMoved) -> None:
-        if message.revision != self.data.revision:
-            return
-        after = self._news(message)
-        if after != self.data:
-            await self._store_quietly(Accepted(deployment=after))
-
-    def _news(self, message: m.FilesMoved) -> Deployment:
-        data, alone = self.data, self._needs.own_host is not None
-        match message:
-            case m.SourceMoved(record=record):
-                return sourced(data, record) if alone else sourced_on(data, record)
-            case m.CheckpointUnmeasured(host=host, diagnostic=why, detail=detail):
-                if alone:
-                    return unmeasured(data, why, detail)
-                return unmeasured_on(data, host, why, f"{self._host_name(host)}: {detail}")
-            case m.CheckpointMeasured(host=host, facts=facts):
-                if alone:
-                    return measured(data, facts, self._fit(host))
-                return measured_on(data, host, self._host_name(host), facts, self._fit(host))
-
-    def _fit(self, host: HostId) -> Callable[[CheckpointFacts], ResolvedSpec]:
-        return partial(self._needs.resolve, self.data.spec, host=host)
-
-    def _host_name(self, host: HostId) -> str:
-        record = self._directory.hosts.get(host)
-        return str(host) if record is None else record.name
-
     async def _look_at_hosts(self, changed: frozenset[HostId] | None = None) -> None:
         """Which machines there are now; and have those measured that were not."""
-        if self._needs.own_host is None:
-            hosts = self._directory.hosts
-            after = hosts_looked_at(self.data, hosts, self._fit, changed=changed)
-            if after != self.data:
-                await self._store_quietly(Accepted(deployment=after))
-        self._measuring.begin(self.data, self._to_measure())
+        await self._keep(self._files.looked(self.data, changed))
+        self._files.measure(self.data)
 
-    def _to_measure(self) -> tuple[HostId, ...]:
-        own, data = self._needs.own_host, self.data
-        if own is not None:
-            done = data.checkpoint.facts is not None and data.resolved is not None
-            return () if done else (own,)
-        return tuple(host for host in to_measure(data) if host in self._world.hosts)
-
-    async def _measure_again(self) -> None:
-        """The files did not match; they may have been restored."""
-        own = self._needs.own_host
-        if own is None:
-            after = looked_at_again(self.data)
-            if after != self.data:
-                await self._store_quietly(Accepted(deployment=after))
-        for host in self._to_measure():
-            self._measuring.again(host)
-        self._measuring.begin(self.data, self._to_measure())
+    async def _keep(self, after: Deployment) -> None:
+        if after != self.data:
+            await self._store_quietly(Accepted(deployment=after))
 
     # -- instances ---------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from capyctl.contracts.host import Host
 from capyctl.contracts.store import Change
 from capyctl.control.books import Books
 from capyctl.control.catalogue import CatalogueActor, CatalogueNeeds
-from capyctl.control.deployment import Resolver
 from capyctl.control.hosts import HostsNeeds, hosts_maker
+from capyctl.control.model_files import Resolver
 from capyctl.control.placement import PlacementActor
 from capyctl.control.surroundings import World
 from capyctl.domain.events import NewEvent
@@ -90,17 +90,7 @@ async def open_control(
     deployments = Supervisor("deployments")
     async with open_system(observer=observer, name="control") as system:
         placement = await system.start_child(ChildSpec(name="placement", make=make_placement))
-        hosts = None
-        if reach is not None:
-            make_hosts = hosts_maker(
-                HostsNeeds(
-                    world=world,
-                    placement=placement,
-                    open_host=reach.open_host,
-                    close_session=reach.close_session,
-                )
-            )
-            hosts = await system.start_child(ChildSpec(name="hosts", make=make_hosts))
+        hosts = None if reach is None else await _start_hosts(system, world, placement, reach)
         await system.start_child(instances.as_child())
         await system.start_child(deployments.as_child())
         needs = CatalogueNeeds(
@@ -122,6 +112,16 @@ async def open_control(
             hosts=hosts,
             books=books,
         )
+
+
+async def _start_hosts(system: System, world: World, placement: Ref[Any], reach: Reach) -> Ref[Any]:
+    needs = HostsNeeds(
+        world=world,
+        placement=placement,
+        open_host=reach.open_host,
+        close_session=reach.close_session,
+    )
+    return await system.start_child(ChildSpec(name="hosts", make=hosts_maker(needs)))
 
 
 def _expect_hosts(world: World, reach: Reach) -> None:
