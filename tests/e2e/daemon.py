@@ -8,8 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import attrs
 
 from capyctl.simulated.checkpoint_writer import write_checkpoint
+from tests.e2e.forking import Started, spawn
 
 READY_S_MAX = 60.0
 WAIT_S_MAX = 60.0
@@ -75,7 +74,7 @@ class Daemon:
     """No flag at all: every setting has its default, and ``root`` is the home."""
     program: str = PROGRAM
     """What the child runs."""
-    process: subprocess.Popen[bytes] | None = None
+    process: Started | None = None
     starts_count: int = 0
     _inference: int = attrs.field(default=8443, init=False)
 
@@ -95,7 +94,7 @@ class Daemon:
     def _address_path(self) -> Path:
         return self.state / "run" / "management-address"
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Started:
         """The process, without waiting for anything."""
         self.models.mkdir(parents=True, exist_ok=True)
         stated = {"flags": self._flags(), "sets": self.sets, "simulate": self.simulate}
@@ -105,14 +104,7 @@ class Daemon:
             for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
                 env.pop(name, None)
         with self.log_path.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-c", self.program, json.dumps(stated)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                cwd=Path(__file__).parents[2],
-            )
+            return spawn(self.program, json.dumps(stated), env, log)
 
     def _flags(self) -> dict[str, str]:
         if self.plain:

@@ -106,7 +106,7 @@ def test_an_orderly_stop_lets_streams_finish_and_engines_run(tmp_path):
             daemon.process.send_signal(signal.SIGTERM)
             refused = wait_until(lambda: refusal_of(daemon), what="a request is refused")
             stream.read()
-            status = daemon.process.wait(20)
+            status = daemon.process.wait(60)
         daemon.process = None
         left = pids(daemon)
         daemon.start()
@@ -143,7 +143,7 @@ def test_what_outlasts_the_drain_is_cut_so_that_it_shows(tmp_path):
             stream.read(3)
             daemon.process.send_signal(signal.SIGTERM)
             stream.read()
-            status = daemon.process.wait(20)
+            status = daemon.process.wait(60)
         daemon.process = None
         left = pids(daemon)
     assert status == 0
@@ -163,11 +163,11 @@ def test_a_second_signal_waits_for_nothing(tmp_path):
             wait_until(lambda: refusal_of(daemon), what="the stop has begun")
             began_s = time.monotonic()
             daemon.process.send_signal(signal.SIGTERM)
-            status = daemon.process.wait(20)
+            status = daemon.process.wait(60)
             took_s = time.monotonic() - began_s
         daemon.process = None
     assert status == 0
-    assert took_s < 10.0
+    assert took_s < 25.0
 
 
 def test_a_killed_daemon_adopts_its_engines_and_launches_none(tmp_path):
@@ -251,7 +251,7 @@ def test_a_second_daemon_on_the_same_root_is_refused(tmp_path):
     with running(tmp_path, simulate=simulation()) as daemon:
         ready(daemon, "a")
         second = Daemon(tmp_path, simulate=daemon.simulate)
-        status = second.spawn().wait(20)
+        status = second.spawn().wait(60)
         reply = daemon.chat("a", max_tokens=2)
         told = daemon.log_path.read_text()
     assert status == 2
@@ -267,7 +267,7 @@ def test_a_database_of_a_newer_release_is_left_alone(tmp_path):
         with contextlib.closing(sqlite3.connect(database)) as connection:
             connection.execute("PRAGMA user_version = 99")
         before = (hashlib.sha256(database.read_bytes()).digest(), sorted(os.listdir(daemon.state)))
-        status = daemon.spawn().wait(20)
+        status = daemon.spawn().wait(60)
         after = (hashlib.sha256(database.read_bytes()).digest(), sorted(os.listdir(daemon.state)))
         told = daemon.log_path.read_text().splitlines()[-1]
     assert status == 5

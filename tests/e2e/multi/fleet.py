@@ -7,8 +7,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from tests.e2e.daemon import (
     simulation,
     wait_until,
 )
+from tests.e2e.forking import Started, spawn
 
 SERVER_PROGRAM = """
 import sys, json
@@ -65,7 +64,7 @@ class Server(Daemon):
     def log_path(self) -> Path:
         return self.root / "server.log"
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Started:
         self.sets = (
             f"listeners.bootstrap.bind={self.address}:{self.bootstrap}",
             f"listeners.control.bind={self.address}:{self.control}",
@@ -148,7 +147,7 @@ class Host:
     port: int = attrs.field(factory=free_port)
     ports: str = attrs.field(factory=engine_ports)
     sets: tuple[str, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
+    process: Started | None = None
 
     @property
     def state(self) -> Path:
@@ -166,8 +165,9 @@ class Host:
         lines = self.log_path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", HOST_PROGRAM]
+    def under(self) -> list[str]:
+        """Words of a command that the process is run by."""
+        return []
 
     def start(self) -> Host:
         """Start it, without waiting for anything."""
@@ -178,14 +178,8 @@ class Host:
         }
         stated = {"flags": flags, "sets": self.sets, "simulate": self.simulate}
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command(), json.dumps(stated)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "XDG_CONFIG_HOME": str(self.root / "config")},
-                cwd=Path(__file__).parents[3],
-            )
+            env = {**os.environ, "XDG_CONFIG_HOME": str(self.root / "config")}
+            self.process = spawn(HOST_PROGRAM, json.dumps(stated), env, log, under=self.under())
         return self
 
     def kill(self) -> None:

@@ -82,8 +82,8 @@ class FarHost(Host):
 
     network: Network = attrs.field(factory=Network)
 
-    def command(self) -> list[str]:
-        return [*self.network.entering(self.name), *super().command()]
+    def under(self) -> list[str]:
+        return self.network.entering(self.name)
 
 
 def add(made: Fleet, network: Network, name: str) -> FarHost:
