@@ -32,9 +32,19 @@ def made(shared):
 def id(shared):
     """A model that serves on the one host. Each test leaves it so."""
     found, id = shared
+    if found.server.process is None:
+        found.server.start()
+    if found.hosts["a"].process is None:
+        found.hosts["a"].start()
     found.server.wait_all_ready(id)
     assert found.server.chat("model").status == 200
     return id
+
+
+def state_of(made: Fleet, id: str) -> str:
+    found = made.server.deployment(id)
+    assert found is not None
+    return found["instances"][0]["observed_state"]
 
 
 def gone_on(made: Fleet, id: str, before: dict[int, str]) -> None:
@@ -53,7 +63,7 @@ def test_a_host_that_is_killed_comes_back_to_its_engines(made, id):
     before = host.engines()
     host.kill()
     made.server.wait_host("a", "offline")
-    assert made.server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+    wait_until(lambda: state_of(made, id) == "uncertain", what="its engine is uncertain")
     assert made.server.chat("model").status == 503
 
     host.start()
@@ -137,7 +147,7 @@ def test_a_half_open_link(made, id, lost):
     assert server.chat("model").status == 503
     if lost:
         server.wait_host("a", "offline")
-        assert server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+        wait_until(lambda: state_of(made, id) == "uncertain", what="its engine is uncertain")
 
     host.thaw()
 

@@ -79,42 +79,46 @@ echo "version: 0.6.0 (build 1, commit abc)" >&2
 """
 
 
-def test_an_engine_that_is_added_on_a_host_is_there_on_the_server(tmp_path):
-    with fleet(tmp_path, "a") as made:
-        server, host = made.server, made.hosts["a"]
-        program = tmp_path / "llama" / "llama-server"
-        program.parent.mkdir()
-        program.write_text(ENGINE)
-        program.chmod(0o755)
-
-        added = made.cli(host, "engine", "add", str(program), "--name", "mine")
-
-        def published() -> bool:
-            return "mine" in [one["name"] for one in server.hosts()["a"]["profiles"]]
-
-        assert added["published"] == "published"
-        wait_until(published, what="the server knows it")
-        rows = made.on_server("list", "engines")["engines"]
-        assert {"host": "a", "profile": "mine"}.items() <= next(
-            row for row in rows if row["profile"] == "mine"
-        ).items()
-        made.cli(host, "engine", "remove", "mine")
-        wait_until(lambda: not published(), what="the server knows it no more")
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    with fleet(tmp_path_factory.mktemp("one"), "a") as made:
+        yield made
 
 
-def test_every_model_of_a_host_that_says_so_is_explicit(tmp_path):
-    with fleet(tmp_path) as made:
-        host = made.add("a", online=False)
-        assert host.process is not None
-        host.stop()
-        host.sets = ("lifecycle.activation=explicit", "resource_policy.labels.zone=x")
-        host.start()
-        made.server.wait_host("a", "online")
-        id = made.server.create("model", placement={"selector": {"zone": "x"}})
-        made.server.wait_measured(id, 1)
+def test_an_engine_that_is_added_on_a_host_is_there_on_the_server(one, tmp_path):
+    server, host = one.server, one.hosts["a"]
+    program = tmp_path / "llama" / "llama-server"
+    program.parent.mkdir()
+    program.write_text(ENGINE)
+    program.chmod(0o755)
 
-        answer = made.server.chat("model")
+    added = one.cli(host, "engine", "add", str(program), "--name", "mine")
 
-        assert answer.status == 409
-        assert answer.json()["code"] == "deployment_inactive"
-        assert made.server.deployment(id)["activation"] == "explicit"
+    def published() -> bool:
+        return "mine" in [one["name"] for one in server.hosts()["a"]["profiles"]]
+
+    assert added["published"] == "published"
+    wait_until(published, what="the server knows it")
+    rows = one.on_server("list", "engines")["engines"]
+    assert {"host": "a", "profile": "mine"}.items() <= next(
+        row for row in rows if row["profile"] == "mine"
+    ).items()
+    one.cli(host, "engine", "remove", "mine")
+    wait_until(lambda: not published(), what="the server knows it no more")
+
+
+def test_every_model_of_a_host_that_says_so_is_explicit(one):
+    server, host = one.server, one.hosts["a"]
+    assert host.stop() == 0
+    server.wait_host("a", "suspended")
+    host.sets = ("lifecycle.activation=explicit", "resource_policy.labels.zone=x")
+    host.start()
+    server.wait_host("a", "online")
+    id = server.create("model", placement={"selector": {"zone": "x"}})
+    server.wait_measured(id, 1)
+
+    answer = server.chat("model")
+
+    assert answer.status == 409
+    assert answer.json()["code"] == "deployment_inactive"
+    assert server.deployment(id)["activation"] == "explicit"

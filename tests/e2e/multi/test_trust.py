@@ -167,7 +167,7 @@ def test_a_revoked_host_ends_and_is_taken_back(made):
     assert "--recover" in refused["fields"]["message"]
     assert host.engines() == before
     assert server.chat("kept").status == 503
-    assert server.deployment(id)["instances"][0]["observed_state"] == "uncertain"
+    server.wait_state(id, "uncertain")
     identity = identity_of(host)
     name, authority = server_tls_name(identity.server_id), identity.files.authority_pem
     address = ("127.0.1.1", server.control)
