@@ -39,7 +39,14 @@ def main(argv: Sequence[str] | None = None, here: Surroundings | None = None) ->
 
 def _run(words: list[str], here: Surroundings) -> int:
     parser = build_parser()
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        asked = (options.action, getattr(options, "resource", None))
+        leaf = " ".join(("capyctl", *(word for word in asked if word)))
+        raise CommandFailed(
+            "usage",
+            f"unrecognized arguments: {' '.join(unknown)}; `{leaf} --help` shows what there is",
+        )
     if options.version:
         print(f"capyctl {version()}", file=here.out)
         return OK

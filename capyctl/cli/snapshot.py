@@ -17,7 +17,8 @@ MOVING = frozenset(
 )
 OPEN = frozenset({"pending", "running"})
 NEVER_MEASURED = {
-    "invalid_root": "the model's directory does not exist or cannot be used",
+    "invalid_root": "its path does not exist, cannot be read or holds no files (a relative one "
+    "is looked for in the models directory of the machine, ~/models or --models-root)",
     "unsafe_file": "a file of the model leads out of its directory or is not a plain file",
     "too_large": "the model's files are larger than what is allowed",
     "unauthorized": "the model's source refused the credentials",

@@ -174,3 +174,25 @@ def test_a_field_that_the_api_refuses_is_in_the_details(management, bench, docum
 
     assert ran.status == 2
     assert '"details":{"path":"model"}' in ran.errors[0]
+
+
+@pytest.mark.parametrize("code", ["route_conflict", "revision_conflict"])
+def test_a_conflict_says_how_what_is_there_is_replaced(management, bench, document, code):
+    management.snapshots = [snapshot(deployment(name="m"))]
+    management.answers = [refusal(code, 409, message="No")]
+
+    ran = bench.run("deploy", "model", "--file", str(document))
+
+    assert ran.status == 2
+    assert ran.err.splitlines()[-1] == (
+        f"error [{code}]: No. m is deployed, at revision 3: `--revision 3` replaces it"
+    )
+
+
+def test_a_conflict_with_a_name_of_another_deployment_is_told_as_it_is(management, bench, document):
+    management.snapshots = [snapshot(deployment(name="other"))]
+    management.answers = [refusal("route_conflict", 409, message="No")]
+
+    ran = bench.run("deploy", "model", "--file", str(document))
+
+    assert ran.err.splitlines()[-1] == "error [route_conflict]: No"

@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from capyctl.cli.call import Call
+from capyctl.cli.commands import roles
 from capyctl.cli.commands.roles import given_flags
+from capyctl.cli.failure import CommandFailed
 from capyctl.cli.grammar import build_parser, leaf_parsers
 from capyctl.cli.main import main
 from capyctl.cli.role_flags import FLAGS
@@ -172,3 +174,21 @@ def test_output_that_nobody_reads_is_no_error(management, bench):
         )
 
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_an_unknown_option_points_at_the_help_of_its_command():
+    status, _, err = run("stop", "deployment", "m", "--now")
+
+    assert status == 2
+    assert err == (
+        "error [usage]: unrecognized arguments: --now; "
+        "`capyctl stop deployment --help` shows what there is\n"
+    )
+
+
+def test_a_second_signal_to_a_role_is_told_as_such():
+    with pytest.raises(CommandFailed) as caught, roles.second_signal_told():
+        raise KeyboardInterrupt
+
+    assert caught.value.exit_status == 130
+    assert "engines run on" in caught.value.message

@@ -116,6 +116,25 @@ def test_status_of_one_deployment(management, bench):
     ]
 
 
+def test_status_says_that_requests_are_refused(management, bench):
+    management.snapshots = [snapshot(deployment("stopped", admission_enabled=False))]
+
+    lines = bench.run("status", "deployment", "my-model").out.splitlines()
+
+    assert (
+        "Requests: refused, it was stopped by hand; `capyctl start deployment my-model` ends that"
+    ) in lines
+
+
+def test_status_says_what_an_unusable_checkpoint_means(management, bench):
+    digest = {"state": "pending", "diagnostic": "invalid_root"}
+    management.snapshots = [snapshot(deployment("stopped", checkpoint_digest=digest))]
+
+    out = bench.run("status", "deployment", "my-model").out
+
+    assert "Checkpoint: pending, invalid_root, its path does not exist" in out
+
+
 def test_status_in_json_is_the_record(management, bench):
     assert bench.run("status", "deployment", ID, "--json").value == deployment()
 

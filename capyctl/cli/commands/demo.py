@@ -110,7 +110,7 @@ With curl:
   curl -N {url}/chat/completions -H "Authorization: Bearer $KEY" \\
     -H 'Content-Type: application/json' -d '{body}'
 
-With the openai package, KEY being that key:
+With the openai package (`pip install openai`), KEY being that key:
   from openai import OpenAI
   client = OpenAI(base_url="{url}", api_key=KEY)
   answer = client.chat.completions.create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ def deploy(call: Call) -> int:
             "activate": options.activate,
         },
     )
-    receipt = send_change(start.client, _configuration(call, start, document))
+    receipt = _send_configuration(call, start, document)
     if not options.activate:
         _show(call, receipt, document)
         return 0
@@ -111,6 +112,22 @@ def _configuration(call: Call, start: Start, document: Mapping[str, Any]) -> Ste
     path = f"{PREFIX}/deployments/{deployment['id']}"
     fields = {"config": document, "expected_revision": revision}
     return start.request.record(name, "PUT", path, fields)
+
+
+def _send_configuration(call: Call, start: Start, document: Mapping[str, Any]) -> Row:
+    """The receipt of the create or replace. A conflict says which revision is there."""
+    try:
+        return send_change(start.client, _configuration(call, start, document))
+    except CommandFailed as failure:
+        if failure.code not in ("route_conflict", "revision_conflict"):
+            raise
+        with contextlib.suppress(CommandFailed):
+            there = find_deployment(read_snapshot(start.client), str(document.get("name")))
+            failure.message += (
+                f". {there['name']} is deployed, at revision {there['revision']}: "
+                f"`--revision {there['revision']}` replaces it"
+            )
+        raise
 
 
 def _activate(call: Call, start: Start, receipt: Row, deployment: Row) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,25 +46,38 @@ def start_standalone(call: Call) -> int:
     """`start standalone`. Returns when the role ends."""
     from capyctl.daemon.serve import run_standalone
 
-    return run_standalone(
-        given_flags(call, "standalone"), call.options.set, call.options.simulate, _log_format(call)
-    )
+    given = given_flags(call, "standalone")
+    with second_signal_told():
+        return run_standalone(given, call.options.set, call.options.simulate, _log_format(call))
 
 
 def start_server(call: Call) -> int:
     """`start server`. Returns when the role ends."""
     from capyctl.daemon.serve_server import run_server
 
-    return run_server(given_flags(call, "server"), call.options.set, _log_format(call))
+    given = given_flags(call, "server")
+    with second_signal_told():
+        return run_server(given, call.options.set, _log_format(call))
 
 
 def start_host(call: Call) -> int:
     """`start host`. Returns when the role ends."""
     from capyctl.daemon.serve_host import run_host
 
-    return run_host(
-        given_flags(call, "host"), call.options.set, call.options.simulate, _log_format(call)
-    )
+    given = given_flags(call, "host")
+    with second_signal_told():
+        return run_host(given, call.options.set, call.options.simulate, _log_format(call))
+
+
+@contextlib.contextmanager
+def second_signal_told() -> Iterator[None]:
+    """The first signal ends a role in order; one that comes after it may cut that short."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandFailed(
+            "interrupted", "a second signal cut the end short; engines run on"
+        ) from None
 
 
 def given_flags(call: Call, kind: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from capyctl.cli.call import Call
 from capyctl.cli.client import Client
 from capyctl.cli.render import MISSING, cell, record, seconds, summary, table
 from capyctl.cli.sending import read_snapshot
-from capyctl.cli.snapshot import Row, find_deployment
+from capyctl.cli.snapshot import NEVER_MEASURED, Row, find_deployment
 
 WATCH_S = 1.0
 GIB = 1 << 30
@@ -169,6 +169,7 @@ def _notes(row: Row, latest: Row) -> list[tuple[str, str | None]]:
     return [
         ("Deployment ID", str(row["id"])),
         ("Conditions", ", ".join(row.get("conditions", []))),
+        ("Requests", _refused_requests(row)),
         ("Checkpoint", _checkpoint(row)),
         (
             "Waiting",
@@ -195,12 +196,21 @@ def _notes(row: Row, latest: Row) -> list[tuple[str, str | None]]:
     ]
 
 
+def _refused_requests(row: Row) -> str | None:
+    """That a stop is an operator's: a model that capyctl stopped starts with the next request."""
+    if row.get("admission_enabled", True):
+        return None
+    return f"refused, it was stopped by hand; `capyctl start deployment {row['name']}` ends that"
+
+
 def _checkpoint(row: Row) -> str | None:
     digest: Row = row.get("checkpoint_digest") or {}
     if not digest:
         return None
     parts = [str(digest.get("state"))]
     parts += [str(digest[name]) for name in ("diagnostic", "digest") if digest.get(name)]
+    if digest.get("diagnostic") in NEVER_MEASURED:
+        parts.append(NEVER_MEASURED[digest["diagnostic"]])
     if digest.get("weights_bytes"):
         parts.append(f"{_gib(digest['weights_bytes'])} of weights")
     return ", ".join(parts)
