@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import attrs
-import pynvml
 import trio
 
 READ_WITHIN_S = 3.0
@@ -53,11 +52,18 @@ class Cards(Protocol):
         """The same without blocking. Cancelling abandons the thread."""
 
 
+def _library() -> Any:
+    # A tenth of a daemon's start, and simulated machines and hosts without cards need none of it.
+    import pynvml
+
+    return pynvml
+
+
 @attrs.define(kw_only=True)
 class Nvml:
     """The library, initialised when first needed and again after any error."""
 
-    library: ModuleType | Any = pynvml
+    library: ModuleType | Any = attrs.field(factory=_library)
     """`pynvml`, or in tests something that looks like it."""
     within_s: float = READ_WITHIN_S
     _ready: bool = False
