@@ -21,7 +21,6 @@ from capyctl.machines.deployment import (
     Picture,
 )
 from capyctl.machines.instance import InstanceState
-from capyctl.machines.observed import observed_instance
 from capyctl.machines.setting_off import (
     Accepted,
     begin_parks,
@@ -32,11 +31,12 @@ from capyctl.machines.start_action import (
     NeedFit,
     awaits_its_machine,
     check_startable,
-    goes_down,
+    check_up,
     start,
     unmark,
 )
 from capyctl.machines.table import Moment
+from capyctl.machines.wording import said
 from capyctl.messages.deployment import Act, ActionKind, FitAnswered
 from capyctl.messages.instance import Cause, Mark
 
@@ -147,7 +147,9 @@ def _park(picture: Picture, action: Act, moment: Moment) -> Accepted:
         for operation in picture.accepted(one):
             if operation.kind is OperationKind.PARK:
                 return Accepted(deployment=parked, answers=operation.id, joined=True)
-    raise Refused("lifecycle_conflict", "No instance is ready, so none can be parked")
+    raise Refused(
+        "lifecycle_conflict", f"{said(picture, picture.active)} cannot be parked: none is ready"
+    )
 
 
 def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
@@ -159,9 +161,8 @@ def _preinitialize(picture: Picture, action: Act, moment: Moment) -> Accepted:
         return Accepted(deployment=picture.deployment, answers=open_id, joined=True)
     lost = [one for one in picture.active if one.lost is not None]
     if lost:
-        raise awaits_its_machine(lost[0])
-    if any(goes_down(picture, one) for one in picture.active):
-        raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
+        raise awaits_its_machine(picture, lost[0])
+    check_up(picture, picture.active)
     operation = new_operation(
         picture.deployment.id,
         None,
@@ -192,13 +193,14 @@ def _delete(picture: Picture, moment: Moment) -> Accepted:
     open_ones = list(picture.operations.values())
     if busy or open_ones:
         what = (
-            f"instance {busy[0].id.index} is {observed_instance(busy[0])}"
+            said(picture, busy)
             if busy
-            else (f"operation {open_ones[0].id} is {open_ones[0].state.value}")
+            else f"`{picture.deployment.spec.name}`, whose operation {open_ones[0].id} is "
+            f"{open_ones[0].state.value},"
         )
         raise Refused(
             "delete_requires_cleanup",
-            f"{what}; stop the deployment and wait until it is stopped",
+            f"{what} cannot be deleted yet: stop it and wait until it is stopped",
         )
     operation = new_operation(
         picture.deployment.id,
@@ -236,7 +238,11 @@ def _one_instance(
     if action.action not in (ActionKind.START, ActionKind.STOP):
         raise Refused("unsupported_capability", "One instance can only be started or stopped")
     if index >= picture.deployment.spec.instances:
-        raise Refused("not_found", f"Instance {index} does not exist")
+        spec = picture.deployment.spec
+        raise Refused(
+            "not_found",
+            f"`{spec.name}` has no instance {index}: it has {spec.instances}, counted from 0",
+        )
     if action.action is ActionKind.START:
         return start(picture, action, moment, fit, indexes=frozenset({index}))
     one = picture.active[index]

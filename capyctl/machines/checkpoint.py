@@ -91,12 +91,13 @@ def check_fetched(deployment: Deployment) -> None:
     record = source_of(deployment, host="")
     if record is None or record.state is SourceState.VERIFIED:
         return
-    failure = source_failure(deployment)
+    failure, name = source_failure(deployment), deployment.spec.name
     if failure is not None:
-        raise Refused("model_source_failed", f"The model's files cannot be fetched: {failure}")
+        raise Refused("model_source_failed", f"The files of `{name}` cannot be fetched: {failure}")
     so_far = gib(record.bytes_done)
     of = f" of {gib(record.bytes_total)}" if record.bytes_total else ""
     why = f" ({record.reason}; it is tried again)" if record.reason else ""
     raise Refused(
-        "model_source_pending", f"The model's files are still being fetched: {so_far}{of}{why}"
+        "model_source_pending",
+        f"The files of `{name}` are still being fetched: {so_far}{of}{why}",
     )

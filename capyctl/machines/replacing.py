@@ -12,9 +12,9 @@ from capyctl.domain.operations import Operation, OperationKind, OperationState
 from capyctl.machines.actions import check_revision
 from capyctl.machines.deployment import EMPTY, Deployment, Picture, Restart
 from capyctl.machines.instance import InstanceState
-from capyctl.machines.observed import observed_instance
 from capyctl.machines.setting_off import STARTS, Accepted, begins, new_operation
 from capyctl.machines.table import Moment
+from capyctl.machines.wording import said
 from capyctl.messages.deployment import Replace
 
 _RESTARTABLE = frozenset({*EMPTY, InstanceState.READY, InstanceState.PARKED, InstanceState.QUEUED})
@@ -78,10 +78,9 @@ def _check_restartable(picture: Picture) -> None:
     for one in (*picture.active, *picture.retiring):
         under_way = [o for o in picture.accepted(one) if o.kind not in STARTS]
         if one.state not in _RESTARTABLE or one.then is not None or under_way:
-            shown = observed_instance(one)
             raise Refused(
                 "runtime_retained",
-                f"Instance {one.id.index} is {shown}; wait until that is over, then replace",
+                f"{said(picture, [one])} cannot be replaced now; wait until that is over",
             )
 
 

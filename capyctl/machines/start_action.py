@@ -25,6 +25,7 @@ from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import STOPS
 from capyctl.machines.setting_off import Accepted, ToInstance, begin_starts, begins
 from capyctl.machines.table import Moment
+from capyctl.machines.wording import said
 from capyctl.messages.deployment import Act, FitAnswered
 from capyctl.messages.instance import Cause, Mark
 from capyctl.messages.placement import FitQuestion
@@ -40,17 +41,19 @@ class NeedFit:
 
 def check_startable(deployment: Deployment) -> ResolvedSpec:
     """The resolved configuration, once the model's files allow a start. Raises Refused."""
-    digest = deployment.checkpoint
+    digest, name = deployment.checkpoint, deployment.spec.name
     if digest.state is DigestState.PENDING:
         check_fetched(deployment)
         why = f" ({digest.diagnostic}: {digest.detail})" if digest.diagnostic else ""
         raise Refused(
-            "checkpoint_digest_pending", f"The model's files are still being measured{why}"
+            "checkpoint_digest_pending", f"The files of `{name}` are still being measured{why}"
         )
     if digest.state is DigestState.MISMATCH:
-        raise Refused("checkpoint_mismatch", digest.detail or "The model's files changed")
+        detail = digest.detail or "the model's files changed"
+        raise Refused("checkpoint_mismatch", f"`{name}` cannot be started: {detail}")
     if digest.state is DigestState.UNUSABLE or deployment.resolved is None:
-        raise Refused("checkpoint_unusable", digest.detail or "The model's files do not fit")
+        detail = digest.detail or "the model's files do not fit"
+        raise Refused("checkpoint_unusable", f"`{name}` cannot be started: {detail}")
     return deployment.resolved
 
 
@@ -74,10 +77,9 @@ def start(
     chosen = [one for one in picture.active if indexes is None or one.id.index in indexes]
     lost = [one for one in chosen if one.lost is not None]
     if lost and len(lost) == len(chosen):
-        raise awaits_its_machine(lost[0])
+        raise awaits_its_machine(picture, lost[0])
     chosen = [one for one in chosen if one not in lost]
-    if any(goes_down(picture, one) for one in chosen):
-        raise Refused("still_stopping", "A stop is not proven finished yet; try again shortly")
+    check_up(picture, chosen)
     coming = [one for one in chosen if one.state in COMING_UP or begins(picture, one)]
     wakes = [
         one
@@ -87,9 +89,9 @@ def start(
     colds = [one for one in chosen if one not in coming and one.state in EMPTY]
     if not wakes and not colds:
         if not coming and lost:
-            raise awaits_its_machine(lost[0])
+            raise awaits_its_machine(picture, lost[0])
         if not coming:
-            raise Refused("runtime_retained", "Every instance is already running")
+            raise Refused("runtime_retained", f"{said(picture, chosen)} runs already")
         joined = _joined(picture, coming)
         return Accepted(
             deployment=_lifted(picture.deployment, chosen),
@@ -118,11 +120,21 @@ def goes_down(picture: Picture, one: Instance) -> bool:
     return any(operation.kind in STOPS for operation in picture.accepted(one))
 
 
-def awaits_its_machine(one: Instance) -> Refused:
+def check_up(picture: Picture, chosen: Iterable[Instance]) -> None:
+    """Raises Refused(still_stopping) while one of them goes down."""
+    going = [one for one in chosen if goes_down(picture, one)]
+    if going:
+        raise Refused(
+            "still_stopping",
+            f"{said(picture, going)} is not proven stopped yet; try again shortly",
+        )
+
+
+def awaits_its_machine(picture: Picture, one: Instance) -> Refused:
     why = "its machine is away" if one.failure is None else one.failure.detail
     return Refused(
         "reconciliation_required",
-        f"Instance {one.id.index} is uncertain: {why}; it goes on once that machine is back",
+        f"{said(picture, [one])} waits: {why}; it goes on once that machine is back",
     )
 
 

@@ -64,6 +64,56 @@ def test_the_deadline_lies_ahead_and_not_too_far(deadline_at_ms, fine):
         assert refused(seen, action) == "invalid_request"
 
 
+def digest(state):
+    return {"checkpoint": CheckpointRecord(state=state), "resolved": None}
+
+
+@pytest.mark.parametrize(
+    ("seen", "action", "said"),
+    [
+        (picture(instance(S.READY)), act(A.START), "`m` (instance 0 ready) runs already"),
+        (
+            picture(instance(S.STOPPING), instance(S.READY, 1)),
+            act(A.START),
+            "`m` (instance 0 stopping) is not proven stopped yet",
+        ),
+        (
+            picture(instance(S.UNCERTAIN)),
+            act(A.PREINITIALIZE),
+            "`m` (instance 0 uncertain) is not proven stopped yet",
+        ),
+        (
+            picture(instance(S.STOPPED), instance(S.PARKED, 1)),
+            act(A.PARK),
+            "`m` (instance 0 stopped, 1 parked) cannot be parked: none is ready",
+        ),
+        (
+            picture(*(instance(S.STOPPED, n) for n in range(6))),
+            act(A.PARK),
+            "`m` (instance 0 stopped, 1 stopped, 2 stopped, 3 stopped, …) cannot be parked",
+        ),
+        (
+            picture(instance(S.READY)),
+            act(A.DELETE),
+            "`m` (instance 0 ready) cannot be deleted yet: stop it",
+        ),
+        (
+            picture(instance(S.READY)),
+            act(A.STOP, instance=1),
+            "`m` has no instance 1: it has 1, counted from 0",
+        ),
+        (picture(**digest(DigestState.PENDING)), act(A.START), "The files of `m` are still"),
+        (picture(**digest(DigestState.MISMATCH)), act(A.START), "`m` cannot be started: the "),
+        (picture(**digest(DigestState.UNUSABLE)), act(A.START), "`m` cannot be started: the "),
+    ],
+)
+def test_a_refusal_names_the_deployment_and_the_states(seen, action, said):
+    with pytest.raises(Refused) as problem:
+        decide(seen, action, moment())
+
+    assert said in problem.value.message
+
+
 # -- start -----------------------------------------------------------------------------------
 
 

@@ -386,7 +386,9 @@ def test_deadlines_are_set_while_the_host_is_away():
 
 
 def test_a_start_of_what_is_lost_is_told_which_machine_it_awaits():
-    with pytest.raises(Refused, match=r"Instance 0 is uncertain: box was not heard") as caught:
+    with pytest.raises(
+        Refused, match=r"`m` \(instance 0 uncertain\) waits: box was not heard"
+    ) as caught:
         decide(picture(gone(S.READY)), act(ActionKind.START), moment())
 
     assert caught.value.code == "reconciliation_required"
