@@ -51,7 +51,7 @@ class Stored:
     deployments: tuple[Deployment, ...]
     instances: tuple[Instance, ...]
     operations: tuple[Operation, ...]
-    """Every open one and the newest 1,000, by id."""
+    """Every open one, the newest 1,000 and the latest of each deployment and instance, by id."""
     hosts: tuple[HostRecord, ...] = ()
     """By id; of a server that serves several machines."""
     invitations: tuple[Invitation, ...] = ()

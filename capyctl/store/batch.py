@@ -33,8 +33,8 @@ class Rows:
 
     deployments: dict[str, str] = attrs.field(factory=dict)
     instances: dict[tuple[str, int], str] = attrs.field(factory=dict)
-    operations: dict[str, tuple[bool, str]] = attrs.field(factory=dict)
-    """Whether it has ended, and the record."""
+    operations: dict[str, tuple[bool, str, str, int | None]] = attrs.field(factory=dict)
+    """Whether it has ended, the record, and whose it is: a deployment's, or its instance's."""
     hosts: dict[str, str] = attrs.field(factory=dict)
     invitations: dict[str, str] = attrs.field(factory=dict)
     certificates: dict[str, str] = attrs.field(factory=dict)
@@ -70,7 +70,9 @@ def encode(change: Change) -> Encoded:
                 key = (record.id.deployment, record.id.index)
                 rows.instances[key] = INSTANCES.to_text(record)
             case Operation():
-                rows.operations[record.id] = (not record.open, OPERATIONS.to_text(record))
+                text = OPERATIONS.to_text(record)
+                owner = (record.deployment, record.instance)
+                rows.operations[record.id] = (not record.open, text, *owner)
             case HostRecord():
                 rows.hosts[record.id] = HOSTS.to_text(record)
             case Invitation():

@@ -29,6 +29,11 @@ from capyctl.store.batch import (
 from capyctl.store.codec import Codec, R
 
 OPERATIONS_KEPT_COUNT = 1_000
+_LATEST = (
+    "SELECT max(id) FROM operations WHERE deployment IN (SELECT id FROM deployments)"
+    " GROUP BY deployment, number"
+)
+"""What is shown of each deployment and instance, however long ago it was."""
 _CHUNKS = (64, 8, 1)
 """Few sizes, so that few statements are compiled; 64 rows are under any limit on variables."""
 
@@ -92,7 +97,7 @@ def write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
     _write(connection, "REPLACE INTO deployments", list(rows.deployments.items()))
     instances = [(*key, text) for key, text in rows.instances.items()]
     _write(connection, "REPLACE INTO instances", instances)
-    operations = [(key, *ended_and_text) for key, ended_and_text in rows.operations.items()]
+    operations = [(key, *values) for key, values in rows.operations.items()]
     _write(connection, "REPLACE INTO operations", operations)
     _write(connection, "REPLACE INTO hosts", list(rows.hosts.items()))
     _write(connection, "REPLACE INTO invitations", list(rows.invitations.items()))
@@ -103,7 +108,8 @@ def write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
 
 
 def drop_old_operations(connection: sqlite3.Connection, *, count_max: int) -> int:
-    """Delete up to ``count_max`` ended operations that are older than the newest 1,000.
+    """Delete up to ``count_max`` ended operations that are older than the newest 1,000, and not
+    the latest of a deployment or instance.
 
     Returns:
         How many it deleted.
@@ -111,7 +117,8 @@ def drop_old_operations(connection: sqlite3.Connection, *, count_max: int) -> in
     return connection.execute(
         "DELETE FROM operations WHERE id IN ("
         " SELECT id FROM operations WHERE ended = 1 AND id <"
-        " (SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET ?) ORDER BY id LIMIT ?)",
+        " (SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET ?)"
+        f" AND id NOT IN ({_LATEST}) ORDER BY id LIMIT ?)",
         (OPERATIONS_KEPT_COUNT - 1, count_max),
     ).rowcount
 
@@ -130,7 +137,8 @@ def read_stored(connection: sqlite3.Connection) -> Stored:
         )
         operations = connection.execute(
             "SELECT id, record FROM operations WHERE ended = 0 OR id >= coalesce("
-            " (SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET ?), '') ORDER BY id",
+            " (SELECT id FROM operations ORDER BY id DESC LIMIT 1 OFFSET ?), '')"
+            f" OR id IN ({_LATEST}) ORDER BY id",
             (OPERATIONS_KEPT_COUNT - 1,),
         )
         return Stored(

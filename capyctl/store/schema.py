@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from typing import TypeAlias
@@ -69,5 +70,18 @@ def add_hosts(connection: sqlite3.Connection) -> None:
         )
 
 
-STEPS: tuple[Step, ...] = (create, add_hosts)
+def name_owners(connection: sqlite3.Connection) -> None:
+    """Version 3: whose each operation is, so that the latest of each deployment is kept."""
+    connection.execute("ALTER TABLE operations ADD COLUMN deployment TEXT")
+    connection.execute("ALTER TABLE operations ADD COLUMN number INTEGER")
+    for key, text in connection.execute("SELECT id, record FROM operations").fetchall():
+        record = json.loads(text)
+        owner = (record["deployment"], record.get("instance"))
+        connection.execute(
+            "UPDATE operations SET deployment = ?, number = ? WHERE id = ?", (*owner, key)
+        )
+    connection.execute("CREATE INDEX operations_of ON operations (deployment, number, id)")
+
+
+STEPS: tuple[Step, ...] = (create, add_hosts, name_owners)
 """Step ``n`` leads from version ``n`` to ``n + 1``; an empty file is version 0."""

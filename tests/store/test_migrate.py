@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 
+import attrs
 import pytest
 
 from capyctl.contracts.store import Change
+from capyctl.store.batch import OPERATIONS
 from capyctl.store.errors import StoreCorrupt, StoreFromNewerVersion
 from capyctl.store.migrate import migrate, refuse_newer
 from capyctl.store.schema import STEPS
@@ -59,14 +61,29 @@ async def test_an_older_database_is_brought_forward_with_what_it_holds(tmp_path)
 
 async def test_a_database_of_one_machine_learns_of_others(tmp_path):
     """Version 1 is what a standalone daemon of the first release wrote."""
-    async with opened(tmp_path, steps=STEPS[:1]) as store:
-        await store.commit(noted(1))
+    connection = sqlite3.connect(database(tmp_path), isolation_level=None)
+    migrate(connection, STEPS[:1])
+    connection.execute("UPDATE meta SET last_seq = 7")
+    connection.close()
 
     async with opened(tmp_path) as store:
         await store.commit(Change(puts=(host(1), invitation(1), certificate(1))))
         stored = await store.load()
 
-    assert (stored.hosts, stored.last_seq) == ((host(1),), 1)
+    assert (stored.hosts, stored.last_seq) == ((host(1),), 7)
+
+
+def test_older_operations_learn_whose_they_are(tmp_path):
+    record = OPERATIONS.to_text(attrs.evolve(operation(1), instance=2))
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, STEPS[:2])
+    connection.execute("INSERT INTO operations VALUES ('1', 1, ?)", (record,))
+
+    migrate(connection)
+
+    found = connection.execute("SELECT * FROM operations").fetchall()
+    connection.close()
+    assert found == [("1", 1, record, operation(1).deployment, 2)]
 
 
 async def test_only_missing_steps_run(tmp_path):

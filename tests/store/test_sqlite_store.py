@@ -12,6 +12,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
+from capyctl.domain.ids import DeploymentId
+from tests.machines.making import deployment
 from tests.store.making import (
     Blocker,
     accepted,
@@ -23,6 +25,8 @@ from tests.store.making import (
     operation,
     receipt,
 )
+
+DEPLOYMENT = deployment()
 
 
 async def test_changes_that_wait_are_committed_together_in_order(tmp_path):
@@ -237,6 +241,26 @@ async def test_old_ended_operations_are_deleted_in_time(tmp_path):
     (count,) = rows.execute("SELECT count(*) FROM operations").fetchone()
     rows.close()
     assert 1000 <= count <= 1000 + 256
+
+
+async def test_the_latest_of_each_deployment_outlives_a_thousand_newer_ones(tmp_path):
+    quiet, busy = DeploymentId("quiet"), DeploymentId("busy")
+    deployments = tuple(attrs.evolve(DEPLOYMENT, id=id) for id in (quiet, busy))
+    old = tuple(
+        attrs.evolve(operation(n), deployment=quiet, instance=instance)
+        for n, instance in enumerate([None, 0, None, 0, 1])
+    )
+    newer = tuple(attrs.evolve(operation(n), deployment=busy) for n in range(10, 1310))
+    async with opened(tmp_path) as store:
+        await store.commit(Change(puts=(*deployments, *old, *newer)))
+        await store.commit(noted(1))
+    async with opened(tmp_path) as store:
+        kept = await store.load()
+        await store.commit(Change(deleted=quiet, puts=newer[:256]))
+        without = await store.load()
+
+    assert kept.operations == (*old[2:], *newer[-1000:])
+    assert without.operations == newer[-1000:]
 
 
 async def open_when_all_wait(blocker) -> None:
