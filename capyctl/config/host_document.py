@@ -38,7 +38,17 @@ from capyctl.domain.hosts import is_host_name
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,2})")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-_OVERLAY = ipaddress.ip_network("100.64.0.0/10")
+_PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+            *("100.64.0.0/10", "::1/128", "fc00::/7", "fe80::/10"),
+        ),
+    )
+)
+"""Loopback, private, link-local, overlay. Not what `ipaddress` calls private, which has more, and
+takes an IPv4 address written as IPv6 for it."""
 REPORT_S_MIN = 0.2
 REPORT_S_MAX = 2.0
 """Samples of a host's load count for 3 s."""
@@ -183,10 +193,7 @@ def is_private(value: str) -> bool:
         host = ipaddress.ip_address(split_named(value)[0])
     except ValueError:
         return False
-    if host.is_unspecified:
-        return False
-    overlay = host.version == 4 and host in _OVERLAY
-    return overlay or host.is_loopback or host.is_private or host.is_link_local
+    return any(host in network for network in _PRIVATE)
 
 
 class HostListener(Closed):

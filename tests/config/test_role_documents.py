@@ -129,6 +129,14 @@ UNIFIED = "unified: {memory: unified, managed_limit: 9GiB, free_reserve: 1GiB, p
             "ingress",
             "IP addresses",
         ),
+        *(
+            (
+                f"ingress: {{transport: trusted_private_link, bind: '{bind}:1'}}",
+                "ingress",
+                "plain HTTP",
+            )
+            for bind in ("[::]", "[::ffff:0.0.0.0]", "0.0.0.1", "198.18.0.1", "100.128.0.1")
+        ),
         (PLACED + "load_report_interval: 3s", "load_report_interval", "2"),
         (PLACED + "load_report_interval: 100ms", "load_report_interval", "0.2"),
         (PLACED + "shutdown: {drain_timeout: 601s}", "shutdown.drain_timeout", "600"),
