@@ -73,6 +73,16 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
                 self._needs.deployment,
                 InstanceChanged(instance=self.id, cause=None, restarted=True),
             )
+            await self._prove_on_its_host()
+
+    async def _prove_on_its_host(self) -> None:
+        """That its host came back as another process may have been among what was lost."""
+        host = self.one.host
+        record = None if host is None else self._world.directory.hosts.get(host)
+        if record is None or self._world.sessions.state(record.id) is not SessionState.ONLINE:
+            return
+        back = m.HostBack(host=record.id, name=record.name, running=self._runs(), fresh=True)
+        await self._take(step(self.one, back, self._world.moment()))
 
     async def handle(self, message: m.InstanceMessage | Answer) -> None:
         if isinstance(message, Answer):

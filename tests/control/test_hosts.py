@@ -11,10 +11,12 @@ import trio
 
 from actors import ActorGone
 from capyctl.control.hosts import HostsActor
+from capyctl.control.instance import InstanceActor
 from capyctl.domain.errors import Refused
 from capyctl.domain.hosts import HostState
 from capyctl.gates.gate import HOST_SESSION
 from capyctl.messages.deployment import ActionKind
+from capyctl.messages.instance import HostBack
 from capyctl.simulation.fleet import SILENCE
 from capyctl.simulation.sim_store import InjectedFailure
 from tests.control.fleets import fleet
@@ -371,3 +373,29 @@ async def test_what_was_stored_is_told_by_the_next_actor(action, autojump_clock,
         else:
             await here.until(lambda: here.state(id) == "uncertain")
             await here.until(lambda: here.at(name).ingress is None)
+
+
+async def test_an_instance_that_fails_as_its_host_comes_back_is_proven_all_the_same(
+    autojump_clock, monkeypatch
+):
+    failures = []
+    handle = InstanceActor.handle
+
+    async def fails_once(self, message):
+        if isinstance(message, HostBack) and message.fresh and not failures:
+            failures.append(message)
+            raise InjectedFailure("before it is taken in")
+        await handle(self, message)
+
+    async with fleet() as here, here.daemon() as session:
+        await here.all_here(session)
+        id = await here.measured(session)
+        await here.started(session, id)
+        monkeypatch.setattr(InstanceActor, "handle", fails_once)
+
+        here.at(here.where(id)).kill(reboot=False)
+
+        await here.until(lambda: "reconciled_committed" in here.kinds())
+        assert failures
+        assert here.state(id) == "ready"
+        assert await session.requests.one(id) == "served"
