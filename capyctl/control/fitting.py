@@ -27,12 +27,16 @@ def answer_fit(
     fitting: list[int] = []
     victims: list[InstanceId] = []
     missing: list[tuple[int, NoRoom]] = []
+    evicting_helps: list[bool] = []
     for question in asked.questions:
         instance = InstanceId(asked.deployment, question.index)
         wanted = outlook.wanted(instance, question.phase, question.candidates)
         found = plan(trial, wanted, occupants, may_evict=asked.evict, foreign=foreign, hosts=hosts)
         if isinstance(found, NoRoom):
             missing.append((question.index, found))
+            if not asked.evict:
+                moved = plan(trial, wanted, occupants, may_evict=True, foreign=foreign, hosts=hosts)
+                evicting_helps.append(isinstance(moved, FitsAfter))
             continue
         if isinstance(found, FitsAfter):
             for victim in found.victims:
@@ -44,19 +48,25 @@ def answer_fit(
     return FitAnswered(
         request=asked.request,
         fitting=tuple(fitting),
-        shortage=_shortage(asked, missing, outlook),
+        shortage=_shortage(asked, missing, outlook, evicting_helps),
         code=_code([found for _, found in missing]),
         victims=tuple(victims),
         switch=switch() if victims else None,
     )
 
 
-def _shortage(asked: AskFit, missing: list[tuple[int, NoRoom]], outlook: Outlook) -> str | None:
+def _shortage(
+    asked: AskFit,
+    missing: list[tuple[int, NoRoom]],
+    outlook: Outlook,
+    evicting_helps: list[bool],
+) -> str | None:
+    """``evicting_helps``: of each that is missing, where the question was not that already."""
     if not missing:
         return None
     index, found = missing[0]
     why = outlook.why(found, InstanceId(asked.deployment, index))
-    helps = not asked.evict and bool(found.obstacles)
+    helps = bool(evicting_helps) and evicting_helps[0]
     evict = "; `--evict` would move idle models out of the way" if helps else ""
     return f"Instance {index}: {why}{evict}"
 

@@ -225,7 +225,7 @@ def test_an_engine_that_ends_by_itself_with_0_has_failed(tmp_path):
     )
 
 
-def test_reasons_name_who_holds_the_memory_everywhere_alike(tmp_path):
+def test_a_refused_start_names_who_holds_the_memory(tmp_path):
     with running(tmp_path, simulate=simulation()) as daemon:
         ready(daemon, "qwen", 8 * 1024)
         b = daemon.create("b", 8 * 1024)
