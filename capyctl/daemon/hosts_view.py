@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from capyctl import __version__
 from capyctl.control.books import Books
 from capyctl.control.eligibility import why_not_eligible
 from capyctl.control.sessions import Session, SessionState
@@ -51,6 +52,7 @@ class HostsView:
             "api_version": "1",
             "hosts": sorted(shown, key=lambda host: (host["name"], host["host_id"])),
             "observed_at_ms": str(self.world.clock.wall_ms()),
+            "server_version": __version__,
         }
 
     def one(self, id_or_name: str) -> dict[str, Any]:

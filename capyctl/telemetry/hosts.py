@@ -11,6 +11,7 @@ from capyctl.domain.devices import MemoryDomain
 from capyctl.domain.hosts import Compatibility, HostPublication, IngressTransport
 from capyctl.domain.ids import DomainName
 from capyctl.domain.units import gib
+from capyctl.machines.link import CAPABILITIES
 
 SAMPLE_STALE_S = 10.0
 CERTIFICATE_DAYS_MIN = 7
@@ -80,7 +81,7 @@ def render_host(parts: HostParts) -> dict[str, Any]:
         "draining": parts.draining,
         "drained": parts.draining and not parts.instances,
         "compatibility": parts.compatibility.value,
-        "version": None if published is None else published.version,
+        "binary_version": None if published is None else published.version,
         "capabilities": [] if published is None else list(published.capabilities),
         "labels": {} if published is None else dict(published.labels),
         "profiles": [] if published is None else _profiles(published),
@@ -88,6 +89,10 @@ def render_host(parts: HostParts) -> dict[str, Any]:
         "memory": [] if published is None else _memory(parts, published),
         "sample_age_ms": None if parts.sample_age_s is None else round(parts.sample_age_s * 1000),
         "ingress": None if published is None else _ingress(published),
+        "session": {
+            "capabilities_missing": [] if published is None else _missing(published),
+            "memory_warnings": _memory_warnings(parts),
+        },
         "instances": [
             {
                 "deployment_id": one.deployment,
@@ -153,6 +158,11 @@ def _domain(domain: MemoryDomain, use: HostUse) -> dict[str, Any]:
         "outside_bytes": str(use.outside_bytes),
         "available_bytes": None if available is None else str(available),
     }
+
+
+def _missing(published: HostPublication) -> list[str]:
+    """What a host of this release could do, and this one does not."""
+    return [name for name in CAPABILITIES if name not in published.capabilities]
 
 
 def _ingress(published: HostPublication) -> dict[str, Any] | None:

@@ -72,6 +72,13 @@ class HostIngress(_Shape):
     transport: str = Field(json_schema_extra=_TRANSPORTS)
 
 
+class HostSession(_Shape):
+    capabilities_missing: list[str] = Field(
+        description="What a host of the server's release can do and this one cannot."
+    )
+    memory_warnings: list[str] = Field(description="Those of `warnings` that are about memory.")
+
+
 class HostedInstance(_Shape):
     deployment_id: Ulid
     name: str
@@ -92,7 +99,7 @@ class Host(_Shape):
     drained: bool = Field(description="It is drained, and nothing of ours is left there.")
     compatibility: str = Field(json_schema_extra=_COMPATIBILITIES)
     compatibility_reason: str = MAY_BE_ABSENT
-    version: str | None = Field(description="Null before it has connected once.")
+    binary_version: str | None = Field(description="Null before it has connected once.")
     capabilities: list[str]
     labels: dict[str, str]
     profiles: list[HostProfile]
@@ -100,6 +107,7 @@ class Host(_Shape):
     memory: list[HostMemory]
     sample_age_ms: Count | None
     ingress: HostIngress | None
+    session: HostSession
     instances: list[HostedInstance]
     warnings: list[str]
     enrolled_at_ms: Decimal = MAY_BE_ABSENT
@@ -116,6 +124,7 @@ class Hosts(_Shape):
 
     api_version: Literal["1"]
     observed_at_ms: Decimal
+    server_version: str
     hosts: list[Host]
 
 

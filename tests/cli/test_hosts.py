@@ -31,7 +31,7 @@ def host(**changes):
         "draining": False,
         "drained": False,
         "compatibility": "supported",
-        "version": "0.1.0",
+        "binary_version": "0.1.0",
         "profiles": [{"name": "vllm", "family": "vllm", "revision": "1", "version": "0.30.0"}],
         "memory": [
             {

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from capyctl import __version__
 from capyctl.daemon.hosts_view import HostsView, OwnHost
 from capyctl.domain.errors import Refused
 from capyctl.simulation.machine import HOST
@@ -33,6 +34,7 @@ async def test_every_machine_is_shown_by_name_with_what_is_charged_and_seen(auto
         shown = view.every()
 
     Hosts.model_validate(json.loads(json.dumps(shown)), strict=True)
+    assert shown["server_version"] == __version__
     assert [host["name"] for host in shown["hosts"]] == ["gpu-a", "gpu-b", "gpu-c"]
     mine = next(host for host in shown["hosts"] if host["name"] == name)
     assert [one["observed_state"] for one in mine["instances"]] == ["ready"]

@@ -8,6 +8,7 @@ import pytest
 from capyctl.domain.hosts import Compatibility, IngressAddress, IngressTransport
 from capyctl.domain.ids import DomainName
 from capyctl.domain.units import GIB
+from capyctl.machines.link import CAPABILITIES
 from capyctl.telemetry.hosts import HostedInstance, HostParts, HostUse, render_host, warnings
 from capyctl.wire.openapi_hosts import Host
 from tests.machines.machines_of import A, publication
@@ -65,9 +66,26 @@ def test_a_host_that_is_well_has_nothing_to_warn_of():
 def test_one_that_never_connected_is_shown_and_says_so():
     entry = render_host(of(publication=None, state="offline", ineligible="it has not connected"))
 
-    assert (entry["version"], entry["memory"], entry["ingress"]) == (None, [], None)
+    assert (entry["binary_version"], entry["memory"], entry["ingress"]) == (None, [], None)
     assert (entry["eligible"], entry["ineligible_reason"]) == (False, "it has not connected")
     assert any("never connected" in one for one in entry["warnings"])
+
+
+def test_what_a_host_lacks_and_what_its_memory_needs_is_told_apart():
+    able = publication(A, capabilities=CAPABILITIES, ingress=INGRESS)
+    old = attrs.evolve(able, capabilities=CAPABILITIES[1:])
+
+    assert render_host(of(publication=able))["session"] == {
+        "capabilities_missing": [],
+        "memory_warnings": [],
+    }
+    entry = render_host(of(publication=old, sample_age_s=31.0))
+    assert entry["session"]["capabilities_missing"] == [CAPABILITIES[0]]
+    (warned,) = entry["session"]["memory_warnings"]
+    assert "31 s ago" in warned
+    assert warned in entry["warnings"]
+    never = render_host(of(publication=None, state="offline"))
+    assert never["session"]["capabilities_missing"] == []
 
 
 @pytest.mark.parametrize(
@@ -84,6 +102,7 @@ def test_drained_is_once_nothing_is_left(instances, drained):
     [
         ({"state": "offline", "state_s": 90.0}, "for 90 s; what runs there stays charged"),
         ({"state": "suspended", "state_s": 7.0, "instances": ()}, "for 7 s. See that capyctl"),
+        ({"rival": "10.0.0.7"}, "at 10.0.0.7, comes with its identity and is refused"),
         ({"state": "revoked"}, "1 of its instances stay charged"),
         ({"compatibility": Compatibility.UPGRADE_REQUIRED}, "too old for this server"),
         ({"compatibility": Compatibility.SERVER_BEHIND}, "upgrade the server first"),

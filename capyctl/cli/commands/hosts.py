@@ -193,7 +193,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         row["name"],
         row["state"],
         "yes" if row["eligible"] else f"no ({reason})" if reason else "no",
-        row.get("version"),
+        row.get("binary_version"),
         row.get("compatibility"),
         ", ".join(_memory(domain) for domain in row["memory"]),
         [profile["name"] for profile in row["profiles"]],
