@@ -233,7 +233,7 @@ async def _over(parts: Parts, asking: Asking, log: Log) -> AsyncIterator[ServerD
             catalogue=control.catalogue,
             load_view=mirrors.load_view,
             completer=HostsCompleter(directory=directory),
-            hosts_view=HostsView(world=mirrors.world, books=control.books),
+            hosts_view=HostsView(world=mirrors.world, books=control.books, rival=link.rival),
             host_changes=HostChanges(
                 hosts=control.hosts, make_invitation=Inviting(enrolment=parts.enrolment)
             ),

@@ -44,6 +44,8 @@ class HostsView:
     world: World
     books: Books
     own: OwnHost | None = None
+    rival: Callable[[HostId], str | None] = lambda _: None
+    """As `link.server.LinkServer.rival`."""
 
     def every(self) -> dict[str, Any]:
         """The body of GET hosts, sorted by name."""
@@ -110,6 +112,7 @@ class HostsView:
             use={} if record.publication is None else self._use(record.id, record.publication),
             sample_age_s=self._sample_age_s(record.id),
             instances=self._instances(record.id),
+            rival=self.rival(record.id),
         )
 
     def _state(self, record: HostRecord, session: Session | None) -> str:

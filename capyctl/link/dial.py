@@ -37,6 +37,9 @@ LAUNCHES_COUNT_MAX = 65_536
 REFUSED_PAUSE_S = 30.0
 """After a refusal that somebody has to mend elsewhere: an upgrade, a server put back."""
 BEATS_IN_SILENCE = 3
+SOON = frozenset({"host_identity_in_use"})
+"""Refusals that may be over in a moment, as where a machine began anew and its old wire is not
+known to be dead yet."""
 FINAL = frozenset({"host_revoked", "host_identity_superseded"})
 """Refusals that no waiting mends."""
 
@@ -210,7 +213,7 @@ class Dialler:
             self._tell(parting)
             attempt = 0 if parting.agreed else attempt + 1
             pause_s = redial_pause_s(attempt, self.chance())
-            if refused is not None:
+            if refused is not None and refused.code not in SOON:
                 pause_s = REFUSED_PAUSE_S * (0.5 + 0.5 * self.chance())
             await trio.sleep(pause_s)
 

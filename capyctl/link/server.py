@@ -48,6 +48,20 @@ HEARTBEAT_S = 1.0
 SYNC_LAUNCHES_COUNT = 100
 """Records in one frame of a sync; each takes a kilobyte or two."""
 HOST_REVOKED = "host_revoked"
+IN_USE = "host_identity_in_use"
+RIVAL_S = 60.0
+"""How long a second machine with a host's identity is told of after it last came, and how
+seldom."""
+
+
+@attrs.frozen(kw_only=True)
+class Rival:
+    """Another process that greeted as a host which is live."""
+
+    address: str
+    at_s: float
+    """When it came, on Trio's clock."""
+    logged_at_s: float
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -59,6 +73,9 @@ class Place:
     session: Session[HostFrame] | None = None
     """The one of the standing."""
     compatibility: Compatibility = Compatibility.SUPPORTED
+    address: str = ""
+    """Where that session is from."""
+    rival: Rival | None = None
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -106,6 +123,22 @@ class LinkServer:
             standing = m.Standing(silence=self.silence, heard_at_s=trio.current_time())
             self._places[host] = Place(standing=standing)
         return self._places[host]
+
+    def rival(self, host: HostId) -> str | None:
+        """From where a second machine came as this host within the last minute, if one did."""
+        place = self._places.get(host)
+        if place is None or place.rival is None:
+            return None
+        recent = trio.current_time() - place.rival.at_s < RIVAL_S
+        return place.rival.address if recent else None
+
+    def note_rival(self, host: HostId, place: Place, address: str) -> None:
+        now_s, before = trio.current_time(), place.rival
+        news = before is None or now_s - before.logged_at_s >= RIVAL_S
+        logged_at_s = now_s if before is None or news else before.logged_at_s
+        place.rival = Rival(address=address, at_s=now_s, logged_at_s=logged_at_s)
+        if news:
+            self.log(IN_USE, host=host, kept=place.address, refused=address)
 
     def dismiss(self, host: HostId) -> None:
         """The host was revoked: its session ends at once. Calls to it wait, or are cancelled."""
@@ -162,13 +195,14 @@ class LinkServer:
 
     # -- sessions ---------------------------------------------------------------------------
 
-    async def attend(self, host: HostId, channel: Channel) -> str:
+    async def attend(self, host: HostId, channel: Channel, address: str = "") -> str:
         """Hold a session with the host at the other end of ``channel``, which is closed after.
 
-        Who it is was proved before. Returns why it ended; cancelling ends it.
+        Who it is was proved before; ``address`` is for people. Returns why it ended;
+        cancelling ends it.
         """
         self._sessions_count += 1
-        visit = _Visit(self, host, self._sessions_count)
+        visit = _Visit(self, host, self._sessions_count, address)
         session = Session(channel, read_host_frame)
         try:
             return await session.converse(visit.lead)
@@ -186,6 +220,7 @@ class _Visit:
     server: LinkServer
     host: HostId
     number: int
+    address: str
     synced: bool = False
     renewing: bool = False
 
@@ -202,6 +237,7 @@ class _Visit:
             await self._refuse(session, greeting.code, greeting.message)
         publication = from_wire(HostPublication, hello.publication)
         await self._check(session, publication)
+        await self._check_rival(session, hello)
         place = self._welcome(session, hello, publication, greeting.compatibility)
         session.start_soon(self._watch, session, place)
         self._sync(session, place)
@@ -228,6 +264,12 @@ class _Visit:
             if changed is not None:
                 await self._refuse(session, "device_policy_mismatch", changed)
 
+    async def _check_rival(self, session: Session[HostFrame], hello: Hello) -> None:
+        place = self.server.expect(self.host)
+        if m.is_rivalled(place.standing, hello.epoch, trio.current_time()):
+            self.server.note_rival(self.host, place, self.address)
+            await self._refuse(session, IN_USE, in_use(self.host, place.address))
+
     async def _refuse(self, session: Session[HostFrame], code: str, message: str) -> NoReturn:
         session.post_last(Refused(code=code, message=message), f"refused: {code}")
         await trio.sleep_forever()
@@ -245,6 +287,7 @@ class _Visit:
         place = server.expect(self.host)
         server.advance(self.host, place, m.Greeted(self.number, hello.epoch, trio.current_time()))
         place.session, place.compatibility = session, compatibility
+        place.address = self.address
         session.post(
             Welcome(
                 protocol=m.PROTOCOL,
@@ -294,7 +337,7 @@ class _Visit:
                 server.advance(self.host, place, m.Heard(self.number, now_s))
                 remote.calls.take(frame)
             case Published() if self.synced:
-                remote.publication = from_wire(HostPublication, frame.publication)
+                remote.publication = self._same_machine(remote, frame)
                 server.tell_online(self.host, place, fresh=False)
             case Renew() if self.synced and not self.renewing:
                 self.renewing = True
@@ -302,6 +345,23 @@ class _Visit:
             case _:
                 raise BadFrame(f"{frame.kind} out of place")
 
+    def _same_machine(self, remote: RemoteHost, frame: Published) -> HostPublication:
+        found = from_wire(HostPublication, frame.publication)
+        shape = found.shape
+        if shape.host != self.host or other_machine(remote.publication.shape, shape) is not None:
+            raise BadFrame("published is of another machine than the greeting was")
+        return found
+
     async def _renew(self, session: Session[HostFrame], asked: Renew) -> None:
         session.post(await answer_renewal(self.server.renew, self.host, asked))
         self.renewing = False
+
+
+def in_use(host: HostId, address: str) -> str:
+    """For whoever comes second with the identity of a host."""
+    where = f" from {address}" if address else ""
+    return (
+        f"another process is connected as this host ({host}){where}: two machines have one "
+        "identity, as after a copy of a state directory. On the one that is not the host, end "
+        "capyctl and move its `identity` folder away; then let it join under a name of its own"
+    )

@@ -273,7 +273,7 @@ class _Door:
             return
         try:
             async with trio.open_nursery() as nursery:
-                await self._greet(nursery, tls, host)
+                await self._greet(nursery, tls, host, address)
                 nursery.cancel_scope.cancel()
         except* Exception as problems:
             # One connection's trouble is not the other hosts'.
@@ -288,7 +288,9 @@ class _Door:
             self._strangers.part(scope)
         raise self._strangers.pushed_out()
 
-    async def _greet(self, nursery: trio.Nursery, tls: TlsStream, host: HostId) -> None:
+    async def _greet(
+        self, nursery: trio.Nursery, tls: TlsStream, host: HostId, address: str
+    ) -> None:
         stream = Traced(tls)
         channel = None
         with trio.move_on_after(HANDSHAKE_S_MAX):
@@ -304,9 +306,9 @@ class _Door:
             return
         refused = refusal(tls, self.directory.record(host))
         if refused is None:
-            await self.server.attend(host, channel)
+            await self.server.attend(host, channel, address)
             return
-        self.log("link_connection_refused", host=host, why=refused.message)
+        self.log("link_connection_refused", address=address, host=host, why=refused.message)
         with trio.move_on_after(CLOSE_S):
             await channel.send(write_frame(Refused(code=refused.code, message=refused.message)))
         await channel.aclose(refused.code)

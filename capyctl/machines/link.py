@@ -186,6 +186,16 @@ def negotiate(*, protocol: int, host_version: str, server_version: str) -> Greet
     return Greeting(compatibility=found)
 
 
+def is_rivalled(one: Standing, epoch: str, at_s: float) -> bool:
+    """Whether another process greets while the one that is live was heard a moment ago.
+
+    Then two machines have one identity, and the first stays: were the newer one let in, each would
+    push the other out for ever. A process whose wire is dead is not heard for long.
+    """
+    lately = at_s - one.heard_at_s < one.silence.suspend_after_s / 2
+    return one.agreed and one.epoch != epoch and lately
+
+
 def redial_pause_s(attempt: int, chance: float) -> float:
     """Seconds before the next dial: doubling from a quarter, five at most, half of it by chance.
 

@@ -68,6 +68,8 @@ class HostParts:
     sample_age_s: float | None = None
     """Of the newest look at its memory; None when there is none."""
     instances: tuple[HostedInstance, ...] = ()
+    rival: str | None = None
+    """Address of another machine that came with this one's identity a moment ago."""
 
 
 def render_host(parts: HostParts) -> dict[str, Any]:
@@ -197,6 +199,11 @@ def _session_warnings(parts: HostParts) -> list[str]:
         kept = "; what runs there stays charged" if parts.instances else ""
         found.append(
             f"Nothing was heard of it{since}{kept}. See that capyctl runs there and reaches us."
+        )
+    if parts.rival is not None:
+        found.append(
+            f"Another machine, at {parts.rival}, comes with its identity and is refused: end "
+            "capyctl there, and move the `identity` folder of its state directory away."
         )
     if parts.publication is None and parts.state != "revoked":
         found.append("It has never connected: run `capyctl start host` there.")

@@ -34,8 +34,11 @@ somebody asks for it.
    `heartbeat` and `watch`, before anything else that waits.
 
 Whoever hears nothing for the time that `welcome` names closes, and the host dials again. A newer
-session of a host takes the place of an older one. Calls go on through the loss of a session: the
-server sends those that the host does not name in `synced` again under the same id. To another
+session of a host takes the place of an older one; but another process of it, while the first is
+heard, is refused as `host_identity_in_use`: two machines have one identity, and the first stays.
+
+Calls go on through the loss of a session: the server sends those that the host does not name in
+`synced` again under the same id. To another
 process of the host (another `epoch`) all are sent again but {once}: nobody knows how
 far these came, so they fail as `host_restarted`.
 

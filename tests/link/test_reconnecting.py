@@ -12,10 +12,11 @@ from capyctl.contracts.engines import EngineBroken
 from capyctl.contracts.host import EndOutcome
 from capyctl.domain.devices import Gpu
 from capyctl.domain.hosts import HostRecord, HostState
+from capyctl.domain.ids import HostId
 from capyctl.link.dial import host_session
 from capyctl.wire.link import Call, write_frame
 from capyctl.wire.link_calls import Prepare, to_wire
-from tests.link.fakes import HOST, order
+from tests.link.fakes import HOST, PUBLICATION, order
 from tests.link.rig import open_rig
 
 ONLINE, AGAIN = "online fresh supported", "online again supported"
@@ -533,3 +534,15 @@ async def test_the_server_hears_of_serving_engines_every_second(autojump_clock):
         assert 9 <= len(heard) <= 11
         assert all(sample.engines[record.launch].running == 2 for sample in heard)
         assert rig.events.samples[-1].engines == {}
+
+
+async def test_a_live_host_cannot_become_another_machine(autojump_clock):
+    shape = PUBLICATION.shape
+    other = attrs.evolve(PUBLICATION, shape=attrs.evolve(shape, host=HostId("ANOTHER")))
+    async with open_rig() as rig:
+        rig.service.publish(other)
+        await trio.sleep(1)
+
+        assert rig.remote.publication == PUBLICATION
+        ended = [f["why"] for name, f in rig.logged if name == "host_session_ended"]
+        assert "another machine" in ended[0]

@@ -222,24 +222,42 @@ async def test_a_connection_that_goes_deaf_is_noticed_by_both_and_replaced(tmp_p
         assert site.machine.calls["run", record.launch] == 1
 
 
+async def greet(channel, epoch: str):
+    hello = Hello(
+        protocol=1, version="0.1.0", capabilities=[], epoch=epoch, publication=to_wire(HERE)
+    )
+    await channel.send(write_frame(hello))
+    return read_server_frame(await channel.receive())
+
+
 async def test_a_newer_session_of_a_host_replaces_the_older_one(tmp_path):
     async with open_site(tmp_path) as site:
         site.start_host()
         await site.events.wait("online")
         async with site.dial()() as channel:
-            hello = Hello(
-                protocol=1,
-                version="0.1.0",
-                capabilities=[],
-                epoch="0" * 26,
-                publication=to_wire(HERE),
-            )
-            await channel.send(write_frame(hello))
-            answer = read_server_frame(await channel.receive())
+            answer = await greet(channel, CountedIds("E").ulid())
             why = await site.said("link_down")
 
         assert isinstance(answer, Welcome)
         assert why == ["closed: the other side closed it: replaced"]
+
+
+async def test_a_second_machine_with_a_host_s_identity_does_not_push_it_out(tmp_path):
+    async with open_site(tmp_path) as site:
+        site.start_host()
+        await site.events.wait("online")
+        for _ in range(3):
+            async with site.dial()() as channel:
+                answer = await greet(channel, "0" * 26)
+                assert isinstance(answer, Refused)
+        told = [fields for name, fields in site.logged if name == "host_identity_in_use"]
+
+        assert answer.code == "host_identity_in_use"
+        assert "from 127.0.0.1: two machines have one identity" in answer.message
+        assert told == [{"host": A, "kept": "127.0.0.1", "refused": "127.0.0.1"}]
+        assert site.server.rival(A) == "127.0.0.1"
+        assert site.events.names == ["online fresh supported"]
+        assert not [name for name, _ in site.logged if name == "link_down"]
 
 
 async def test_a_frame_that_is_too_large_ends_its_session_only(tmp_path):

@@ -27,6 +27,7 @@ from capyctl.machines.link import (
     TellOnline,
     TellSuspended,
     advance,
+    is_rivalled,
     negotiate,
     redial_pause_s,
 )
@@ -221,3 +222,17 @@ def test_dials_slow_down_and_are_spread_by_chance():
     assert longest == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
     assert redial_pause_s(3, 0.0) == 1.0
     assert redial_pause_s(10**6, 1.0) == REDIAL_MAX_S
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "at_s", "rivalled"),
+    [
+        (S.LIVE, "B", 100.0, True),
+        (S.LIVE, "B", 102.4, True),
+        (S.LIVE, "B", 102.5, False),
+        (S.LIVE, "A", 100.0, False),
+        (S.ADRIFT, "B", 100.0, False),
+    ],
+)
+def test_another_process_is_a_rival_while_the_first_is_heard(state, epoch, at_s, rivalled):
+    assert is_rivalled(standing(state), epoch, at_s) is rivalled
