@@ -200,7 +200,7 @@ class HostProcess:
     def find(self, lease: Lease) -> Engine | None:
         """What a request under this lease gets to through the ingress."""
         way = lease.endpoint.ingress
-        if way is None or self.ingress is None:
+        if way is None or self.ingress is None or self.partitioned:
             return None
         if self.ingress.opened.get(way.launch) != way.generation:
             return None

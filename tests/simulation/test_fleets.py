@@ -11,6 +11,7 @@ import os
 import pytest
 
 from capyctl.control.hearing import Hearing
+from capyctl.link.remote import RemoteHost
 from capyctl.messages.placement import Free
 from capyctl.simulation.checks import Violation
 from capyctl.simulation.faults import Faults
@@ -56,3 +57,13 @@ def test_a_fleet_notices_memory_that_is_freed_without_evidence(monkeypatch):
     with pytest.raises(Violation):
         for seed in range(20):
             FleetSimulation(seed, faults=away).run()
+
+
+@pytest.mark.slow
+def test_a_fleet_notices_processes_that_nobody_knows(monkeypatch):
+    monkeypatch.setattr(RemoteHost, "unclaimed", lambda self, stored: [])
+    failing = Faults(actor_crash_chance=0.03)
+
+    with pytest.raises(Violation, match="the server does not know it"):
+        for seed in range(10):
+            FleetSimulation(seed, faults=failing).run()
