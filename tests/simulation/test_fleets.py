@@ -21,18 +21,21 @@ CHUNK_COUNT = 5
 FAULTS_SEEDS_COUNT = int(os.environ.get("CAPYCTL_FLEETS", "500"))
 
 
+def run_all(seeds, faults=None):
+    for seed in seeds:
+        FleetSimulation(seed, faults=faults).run()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 20, CHUNK_COUNT))
 def test_fleets(start):
-    for seed in range(start, start + CHUNK_COUNT):
-        FleetSimulation(seed).run()
+    run_all(range(start, start + CHUNK_COUNT))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("start", range(1000, 1000 + FAULTS_SEEDS_COUNT, 50))
 def test_many_fleets(start):
-    for seed in range(start, start + 50):
-        FleetSimulation(seed).run()
+    run_all(range(start, start + 50))
 
 
 @pytest.mark.slow
@@ -55,8 +58,7 @@ def test_a_fleet_notices_memory_that_is_freed_without_evidence(monkeypatch):
     away = Faults(link_every_s=60.0, link_down_max_s=200.0)
 
     with pytest.raises(Violation):
-        for seed in range(20):
-            FleetSimulation(seed, faults=away).run()
+        run_all(range(20), away)
 
 
 @pytest.mark.slow
@@ -65,5 +67,4 @@ def test_a_fleet_notices_processes_that_nobody_knows(monkeypatch):
     failing = Faults(actor_crash_chance=0.03)
 
     with pytest.raises(Violation, match="the server does not know it"):
-        for seed in range(10):
-            FleetSimulation(seed, faults=failing).run()
+        run_all(range(10), failing)
