@@ -13,6 +13,8 @@ from capyctl.cli.leaves import (
     add_list,
     add_request_id,
     duration_ms,
+    index,
+    kib,
     revision,
 )
 from capyctl.cli.role_flags import FLAGS
@@ -40,6 +42,7 @@ _ACTIONS = {
     "list": "list what there is",
     "status": "show how things stand",
     "inspect": "show everything of one thing",
+    "logs": "show the end of an engine's log",
     "doctor": "look at this machine for what would be in the way",
     "validate": "check a document offline",
     "config": "show settings and where they come from",
@@ -181,6 +184,12 @@ def _add_status(leaves: Leaves, actions: argparse._SubParsersAction[Parser]) -> 
     inspect.add_argument(
         "--effective-config", action="store_true", help="the resolved configuration instead"
     )
+    logs = leaves.add("logs deployment", "logs:logs_of_deployment", "show its engine's last lines")
+    logs.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
+    logs.add_argument(
+        "--instance", type=index, metavar="N", help="of this instance, where there are several"
+    )
+    logs.add_argument("--kib", type=kib, default=64, metavar="KIB", help="how much, up to 256 (64)")
     # `status` alone is a command as well.
     whole = actions.add_parser(
         "status",

@@ -86,6 +86,19 @@ def revision(text: str) -> int:
     return _checked(text, lambda: int(text) if text.isdecimal() and int(text) > 0 else None)
 
 
+def index(text: str) -> int:
+    return _checked(text, lambda: int(text) if text.isdecimal() and len(text) <= 2 else None)
+
+
+def kib(text: str) -> int:
+    return _checked(
+        text,
+        lambda: (
+            int(text) if text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= 256 else None
+        ),
+    )
+
+
 def duration_ms(text: str) -> int:
     from capyctl.domain.units import parse_duration_s
 
