@@ -18,6 +18,19 @@ SCRIPT_SHA256 = "cf01c604b0df8d3fd5f38460b592e02f1873ecb2648296cad65ad22fb67aa93
 SCRIPT_S_MAX = 60.0
 PORTS = (7443, 8443)
 
+ON_A_SERVER = {
+    "CREDENTIALS=~/.local/state/capyctl/identity/credentials": (
+        "CREDENTIALS=~/.local/state/capyctl/identity/server-credentials.json"
+    ),
+    "TOKEN=$(sed -n 's/^admin_token: //p' \"$CREDENTIALS\")": (
+        'TOKEN=$(sed -n \'s/.*"admin_token": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
+    ),
+    "KEY=$(sed -n 's/^api_key: //p' \"$CREDENTIALS\")": (
+        'KEY=$(sed -n \'s/.*"api_key": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
+    ),
+}
+"""The lines of the page's script that read credentials, as the page has them for a server."""
+
 ULID = "[0-9A-HJKMNP-TV-Z]{26}"
 LINES = (
     rf"created {ULID}, revision 1",
@@ -50,6 +63,17 @@ def _taken(port: int) -> str | None:
         except OSError as problem:
             return f"port {port} is taken by another program: {problem}"
     return None
+
+
+def script_on_a_server(folder: Path) -> Path:
+    """The script with the lines that the page has for a server, written below this folder."""
+    text = SCRIPT.read_text()
+    for line, instead in ON_A_SERVER.items():
+        assert text.count(line) == 1
+        text = text.replace(line, instead)
+    path = folder / "controller.sh"
+    path.write_text(text)
+    return path
 
 
 def run_script(

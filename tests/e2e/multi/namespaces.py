@@ -14,9 +14,11 @@ from pathlib import Path
 
 import attrs
 
+from capyctl.simulated.checkpoint_writer import write_checkpoint
 from tests.e2e.daemon import wait_until
 from tests.e2e.multi import fleet as on_loopback
 from tests.e2e.multi.fleet import Fleet, Host, Server
+from tests.e2e.page import differs, run_script, script_on_a_server
 
 SERVER_ADDRESS = "10.77.0.1"
 
@@ -100,11 +102,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="capyctl-networks-") as folder:
         network = Network()
         network.open()
-        made = Fleet(Path(folder), Server(Path(folder), simulate="", address=SERVER_ADDRESS))
+        server = Server(Path(folder), simulate="", address=SERVER_ADDRESS, plain=True)
+        made = Fleet(Path(folder), server)
         try:
             made.server.start()
             for name in ("a", "b", "c"):
                 add(made, network, name)
+            play_the_page(made)
             play(made, network)
         except BaseException:
             made.show_logs()
@@ -112,6 +116,16 @@ def main() -> None:
         finally:
             made.end()
             network.close()
+
+
+def play_the_page(made: Fleet) -> None:
+    """The page's script, on the server's machine: nothing else has its ports in here."""
+    write_checkpoint(made.server.models / "Qwen3-4B", weights_bytes=8 << 30)
+    status, lines = run_script(script_on_a_server(made.root), made.root)
+    assert status == 0, lines
+    assert differs(lines) is None, lines
+    assert made.server.snapshot()["deployments"] == []
+    assert not any(host.engines() for host in made.hosts.values())
 
 
 def play(made: Fleet, network: Network) -> None:

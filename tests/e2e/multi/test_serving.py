@@ -7,31 +7,13 @@ import pytest
 from capyctl.simulated.checkpoint_writer import write_checkpoint
 from tests.e2e.daemon import wait_until
 from tests.e2e.multi.fleet import fleet
-from tests.e2e.page import SCRIPT, default_ports, differs, run_script
+from tests.e2e.page import default_ports, differs, run_script, script_on_a_server
 
 pytestmark = pytest.mark.slow
 
-ON_A_SERVER = {
-    "CREDENTIALS=~/.local/state/capyctl/identity/credentials": (
-        "CREDENTIALS=~/.local/state/capyctl/identity/server-credentials.json"
-    ),
-    "TOKEN=$(sed -n 's/^admin_token: //p' \"$CREDENTIALS\")": (
-        'TOKEN=$(sed -n \'s/.*"admin_token": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
-    ),
-    "KEY=$(sed -n 's/^api_key: //p' \"$CREDENTIALS\")": (
-        'KEY=$(sed -n \'s/.*"api_key": *"\\([^"]*\\)".*/\\1/p\' "$CREDENTIALS")'
-    ),
-}
-"""The lines of the page's script that read credentials, as the page has them for a server."""
-
 
 def test_the_pages_script_runs_on_the_server(tmp_path):
-    text = SCRIPT.read_text()
-    for line, instead in ON_A_SERVER.items():
-        assert text.count(line) == 1
-        text = text.replace(line, instead)
-    script = tmp_path / "controller.sh"
-    script.write_text(text)
+    script = script_on_a_server(tmp_path)
     write_checkpoint(tmp_path / "models" / "Qwen3-4B", weights_bytes=8 << 30)
     with default_ports() as stranger:
         if stranger is not None:
