@@ -399,3 +399,25 @@ async def test_an_instance_that_fails_as_its_host_comes_back_is_proven_all_the_s
         assert failures
         assert here.state(id) == "ready"
         assert await session.requests.one(id) == "served"
+
+
+async def test_engines_that_a_restored_server_does_not_know_are_ended_when_it_is_met(
+    autojump_clock,
+):
+    async with fleet() as here:
+        async with here.daemon() as session:
+            await here.all_here(session)
+            id = await here.measured(session)
+            before = attrs.evolve(
+                here.disk,
+                instances=dict(here.disk.instances),
+                operations=dict(here.disk.operations),
+            )
+            await here.started(session, id)
+            assert [m for m in here.fleet.machines if m.alive]
+            session.end()
+        here.disk.instances, here.disk.operations = before.instances, before.operations
+        async with here.daemon():
+            await here.until(lambda: not any(m.alive for m in here.fleet.machines), 60.0)
+
+    assert here.state(id) == "stopped"
