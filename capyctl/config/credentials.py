@@ -110,7 +110,7 @@ def _check_folder(folder: Path, facts: os.stat_result) -> None:
 
 
 def _served_before(state_root: Path) -> bool:
-    return (state_root / "srv.sqlite3").exists()
+    return (state_root / "srv.sqlite3").is_file()
 
 
 def _lost(state_root: Path, role: str) -> str:

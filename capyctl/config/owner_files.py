@@ -35,6 +35,8 @@ def read_owner_file(path: Path, *, bytes_max: int) -> bytes:
         raise OwnerFileUnusable(path, problem.strerror or "cannot be read") from problem
     try:
         facts = os.fstat(descriptor)
+        if stat.S_ISDIR(facts.st_mode):
+            raise OwnerFileUnusable(path, "a directory, not a file; move it away")
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.getuid(), 0):
             raise OwnerFileUnusable(path, "not a file of this user")
         if stat.S_IMODE(facts.st_mode) & _GROUP_OR_OTHERS:

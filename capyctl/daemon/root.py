@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -26,7 +27,7 @@ def held_root(root: Path) -> Iterator[None]:
         StateRootBusy: another process holds it.
         OSError: the root cannot be made or opened.
     """
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner_folder(root)
     descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -42,8 +43,15 @@ def held_root(root: Path) -> Iterator[None]:
 
 
 def owner_folder(path: Path) -> Path:
-    """``path``, made owner-only if it is not there."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """``path``, made owner-only if it is not there.
+
+    Raises:
+        OSError: it cannot be made, or is no folder.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as problem:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path)) from problem
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -35,6 +36,19 @@ _EXITS = {
 }
 
 
+_WRITABLE = (
+    f"; capyctl writes to its state directory: make it writable for user {os.geteuid()}, or name "
+    "another one with --state-dir"
+)
+_IN_THE_WAY = "; move it away: capyctl makes what belongs there"
+_FULL = "; free some space on that disk"
+_ADVICE = {
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _WRITABLE),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), _IN_THE_WAY),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+}
+
+
 class RoleRefused(Exception):
     """The role cannot run, or not any more, and a restart would not help. ``code`` is stable."""
 
@@ -53,18 +67,34 @@ def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) ->
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         serve(log)
-    except InvalidDocument as problem:
-        return _refused(log, problem.problem.code, str(problem))
-    except (RoleRefused, MachineUnusable) as problem:
-        return _refused(log, problem.code, str(problem))
-    except StoreUnusable as problem:
-        return _refused(log, problem.code, str(problem))
-    except (StateRootBusy, ValueError) as problem:
-        return _refused(log, "invalid_config", str(problem))
-    except OSError as problem:
-        log.error("start_refused", message=_os_problem(problem))
-        return EXIT_INTERNAL
+    except Exception as raised:
+        status = _refusal(log, _alone(raised))
+        if status is None:
+            raise
+        return status
     return EXIT_OK
+
+
+def _alone(problem: Exception) -> Exception:
+    """The one that a nursery raised, where it is one."""
+    while isinstance(problem, ExceptionGroup) and len(problem.exceptions) == 1:
+        problem = problem.exceptions[0]
+    return problem
+
+
+def _refusal(log: Log, problem: Exception) -> int | None:
+    """The exit status for what a person can see to; None for a bug."""
+    match problem:
+        case InvalidDocument():
+            return _refused(log, problem.problem.code, str(problem))
+        case RoleRefused() | MachineUnusable() | StoreUnusable():
+            return _refused(log, problem.code, str(problem))
+        case StateRootBusy() | ValueError():
+            return _refused(log, "invalid_config", str(problem))
+        case OSError():
+            log.error("start_refused", message=_os_problem(problem))
+            return EXIT_INTERNAL
+    return None
 
 
 def given_by(flags: Mapping[str, str], sets: Sequence[str]) -> tuple[Path, Given]:
@@ -131,5 +161,8 @@ def _refused(log: Log, code: str, message: str) -> int:
 
 
 def _os_problem(problem: OSError) -> str:
-    where = f"{problem.filename}: " if problem.filename else ""
-    return f"{where}{problem.strerror or problem}"
+    where, why = problem.filename, problem.strerror or str(problem)
+    if not isinstance(where, str) or not where.startswith("/"):
+        return f"{where}: {why}" if where else why
+    # Not `path: why`: of a path that ends in `secret` the log would take why for the secret.
+    return f"{where} cannot be used ({why}){_ADVICE.get(problem.errno or 0, '')}"

@@ -45,6 +45,7 @@ def open_database(
         StoreUnusable: the file, its folder or its version does not allow it.
     """
     _require_private_folder(path.parent)
+    _require_files(path)
     lock = _lock(path)
     try:
         return _translating(path, lambda: _open(path, new_incarnation, steps, lock))
@@ -167,8 +168,19 @@ def _require_private_folder(folder: Path) -> None:
         )
 
 
+def _require_files(path: Path) -> None:
+    sides = (path.with_name(path.name + ending) for ending in ("-wal", "-shm"))
+    for one in (path, *sides, _lock_path(path)):
+        if one.is_dir():
+            raise StoreUnusable(f"{one} is a directory, where a file belongs: move it away")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.stem + ".lock")
+
+
 def _lock(path: Path) -> int:
-    lock_path = path.with_name(path.stem + ".lock")
+    lock_path = _lock_path(path)
     try:
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as problem:

@@ -97,7 +97,7 @@ async def test_a_damaged_page_is_found_before_anything_is_built_on_it(tmp_path, 
 async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
     database(tmp_path).mkdir()
 
-    assert "cannot open" in await refused(tmp_path, StoreUnusable)
+    assert f"{database(tmp_path)} is a directory" in await refused(tmp_path, StoreUnusable)
 
 
 @pytest.mark.parametrize("way", ["emptied", "removed"])
