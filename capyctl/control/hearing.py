@@ -64,8 +64,12 @@ class Hearing:
 
     def sampled(self, host: HostId, sample: HostSample) -> None:
         if sample.memory is not None:
-            self.world.sessions.memory[host] = sample.memory
-            self.world.tell(self.placement, Sampled(host=host, sample=sample.memory))
+            sessions = self.world.sessions
+            sessions.memory[host] = sample.memory
+            if host not in sessions.untaken:
+                # One at a time: a placement that is slow finds the newest, and no queue of them.
+                sessions.untaken.add(host)
+                self.world.tell(self.placement, Sampled(host=host, sample=sample.memory))
         if not sample.engines:
             return
         for mine in self.world.directory.instances.values():

@@ -19,6 +19,7 @@ from capyctl.control.fitting import answer_fit
 from capyctl.control.outlook import Outlook
 from capyctl.control.surroundings import World
 from capyctl.control.turns import Turns
+from capyctl.domain.devices import MemorySample
 from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import charge, free, promise_park, withdraw
@@ -76,6 +77,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
     def _hear_of_hosts(self) -> None:
         """What was told of machines may have gone down with an earlier incarnation."""
         sessions = self._world.sessions
+        sessions.untaken.clear()
         for host, record in self._world.directory.hosts.items():
             self._books.let(eligibility(record, sessions.of(host)))
             if record.publication is not None:
@@ -106,7 +108,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
             case m.SwitchTimedOut():
                 await self._turns.timed_out(message.switch)
             case m.Sampled():
-                if self._books.look(message.host, message.sample):
+                if self._books.look(message.host, self._newest(message)):
                     touched.add(message.host)
             case m.HostPublished():
                 self._books.publish(message.host, message.shape, message.parked_max)
@@ -134,6 +136,13 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 entry = self._books.ledger.entries.get(message.instance)
                 mine = {h for h, turn in self._books.turns.items() if turn.concerns(message)}
                 return mine if entry is None else {entry.host, *mine}
+
+    def _newest(self, told: m.Sampled) -> MemorySample:
+        """The look that was told, or one that has come since."""
+        sessions = self._world.sessions
+        sessions.untaken.discard(told.host)
+        latest = sessions.memory.get(told.host, told.sample)
+        return max(told.sample, latest, key=lambda one: one.at_s)
 
     async def _occupied(self, message: m.Occupy) -> None:
         if message.gone:

@@ -41,6 +41,8 @@ class Sessions:
 
     memory: dict[HostId, MemorySample] = attrs.field(factory=dict)
     """The newest look at the memory of each host, this machine's included."""
+    untaken: set[HostId] = attrs.field(factory=set)
+    """Hosts of which placement was told that there is a look, and has not taken it in yet."""
     _by_host: dict[HostId, Session] = attrs.field(factory=dict)
 
     def of(self, host: HostId) -> Session | None:
