@@ -19,6 +19,7 @@ from capyctl.control.directory import Directory
 from capyctl.control.hearing import Hearing, OnRecord
 from capyctl.control.recover import Reach, open_control
 from capyctl.daemon.clock import SystemClock, UlidIds
+from capyctl.daemon.host_news import HostNews
 from capyctl.daemon.host_offers import HostsCompleter, HostsResolver
 from capyctl.daemon.hosts_view import HostsView
 from capyctl.daemon.management import DaemonManagement, HostChanges, MadeInvitation
@@ -64,6 +65,7 @@ class Ears:
 
     hearing: HostEvents | None = None
     plane: Plane | None = None
+    news: HostNews | None = None
 
     def online(
         self,
@@ -75,15 +77,21 @@ class Ears:
     ) -> None:
         assert self.hearing is not None
         self.hearing.online(host, publication, fresh=fresh, compatibility=compatibility)
+        if self.news is not None:
+            self.news.online(host)
 
     def suspended(self, host: HostId) -> None:
         assert self.hearing is not None
         self.hearing.suspended(host)
         self._leave(host, cut=False)
+        if self.news is not None:
+            self.news.suspended(host)
 
     def lost(self, host: HostId) -> None:
         assert self.hearing is not None
         self.hearing.lost(host)
+        if self.news is not None:
+            self.news.lost(host)
 
     def sampled(self, host: HostId, sample: HostSample) -> None:
         assert self.hearing is not None
@@ -219,6 +227,7 @@ async def _over(parts: Parts, asking: Asking, log: Log) -> AsyncIterator[ServerD
     ) as control:
         assert control.hosts is not None
         asking.hosts = control.hosts
+        ears.news = HostNews(directory, log, silent_s=settings.suspend_s, lost_s=settings.lost_s)
         ears.hearing = Hearing(
             world=mirrors.world,
             hosts=control.hosts,

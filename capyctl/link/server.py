@@ -210,7 +210,8 @@ class LinkServer:
             place = self._places.get(host)
             if place is not None:
                 self.advance(host, place, m.Parted(visit.number))
-            self.log("host_session_ended", host=host, why=session.ended)
+            if session.ended != f"refused: {IN_USE}":  # that is told more seldom, and in words
+                self.log("host_session_ended", host=host, why=session.ended)
 
 
 @attrs.define(eq=False)
