@@ -92,7 +92,7 @@ def inputs_pending(deployment: Row) -> Pending | None:
         raise CommandFailed(
             "checkpoint_unusable",
             f"the checkpoint of {name} cannot be measured: {diagnostic}: "
-            f"{NEVER_MEASURED[diagnostic]}; nothing was started",
+            f"{digest.get('detail') or NEVER_MEASURED[diagnostic]}; nothing was started",
         )
     coming = [row for row in sources if row.get("state") != "verified"]
     if coming and not any(row.get("state") == "verified" for row in sources):
@@ -100,9 +100,8 @@ def inputs_pending(deployment: Row) -> Pending | None:
         total = sum(int(row.get("bytes_total", 0)) for row in coming)
         reason = next((row["reason"] for row in coming if row.get("reason")), None)
         why = f" ({reason})" if reason else ""
-        return Pending(
-            f"model source of {name} being downloaded and verified, {done} of {total} bytes{why}"
-        )
+        size = f"{done} of {total} bytes" if total else f"{done} bytes so far"
+        return Pending(f"model source of {name} being downloaded and verified, {size}{why}")
     if digest.get("state") == "pending":
         also = f", {diagnostic}" if diagnostic else ""
         return Pending(f"checkpoint digest of {name} being measured{also}")

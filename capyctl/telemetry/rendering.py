@@ -176,6 +176,8 @@ def _checkpoint(deployment: Deployment, picture: Picture) -> dict[str, Any]:
     found["provisional"] = provisional
     if record.diagnostic is not None:
         found["diagnostic"] = record.diagnostic
+    if record.detail is not None:
+        found["detail"] = _safe(record.detail)
     if record.facts is not None:
         found["provenance"] = record.facts.provenance
     return found

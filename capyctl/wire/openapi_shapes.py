@@ -122,6 +122,7 @@ class CheckpointDigest(_Shape):
     weights_bytes: Count = MAY_BE_ABSENT
     provisional: bool
     diagnostic: str = MAY_BE_ABSENT
+    detail: str = MAY_BE_ABSENT
 
 
 class ResolvedHost(_Shape):

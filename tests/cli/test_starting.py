@@ -105,7 +105,7 @@ def test_without_waiting_a_start_of_what_runs_is_refused(management, bench):
         ),
         (
             {"state": "pending", "bytes_done": 0, "bytes_total": 0},
-            "model source of my-model being downloaded and verified, 0 of 0 bytes",
+            "model source of my-model being downloaded and verified, 0 bytes so far",
         ),
         (
             {"state": "failed", "bytes_done": 5, "bytes_total": 9, "reason": "unreachable: x"},

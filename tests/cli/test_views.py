@@ -132,7 +132,16 @@ def test_status_says_what_an_unusable_checkpoint_means(management, bench):
 
     out = bench.run("status", "deployment", "my-model").out
 
-    assert "Checkpoint: pending, invalid_root, its path does not exist" in out
+    assert "Checkpoint: pending, invalid_root: its path does not exist" in out
+
+
+def test_status_says_what_is_wrong_with_a_checkpoint_in_the_machines_words(management, bench):
+    digest = {"state": "unusable", "diagnostic": "checkpoint_unusable", "detail": "no cache."}
+    management.snapshots = [snapshot(deployment("stopped", checkpoint_digest=digest))]
+
+    lines = bench.run("status", "deployment", "my-model").out.splitlines()
+
+    assert "Checkpoint: unusable, checkpoint_unusable: no cache." in lines
 
 
 def test_status_in_json_is_the_record(management, bench):

@@ -209,11 +209,10 @@ def _checkpoint(row: Row) -> str | None:
         return None
     parts = [str(digest.get("state"))]
     parts += [str(digest[name]) for name in ("diagnostic", "digest") if digest.get(name)]
-    if digest.get("diagnostic") in NEVER_MEASURED:
-        parts.append(NEVER_MEASURED[digest["diagnostic"]])
     if digest.get("weights_bytes"):
         parts.append(f"{_gib(digest['weights_bytes'])} of weights")
-    return ", ".join(parts)
+    why = digest.get("detail") or NEVER_MEASURED.get(str(digest.get("diagnostic")))
+    return ", ".join(parts) + (f": {why}" if why else "")
 
 
 def _startup(row: Row) -> str | None:
