@@ -159,8 +159,8 @@ class Client:
             message = f"capyctl at {role.address} did not answer: {problem}"
         else:
             message = (
-                f"nothing answers at {role.address} ({role.address_source}): {problem}. Start it "
-                f"with `capyctl start {role.kind}`, or name another state directory with "
-                "--state-dir"
+                f"nothing answers at {role.address} ({role.address_source}): {problem}. The state "
+                f"directory is {role.state_root} ({role.state_root_source}): start its role with "
+                f"`capyctl start {role.kind}`, or name another one with --state-dir"
             )
         return CommandFailed("management_unavailable", message, retryable=True)

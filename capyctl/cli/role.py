@@ -19,6 +19,7 @@ HOST = "host"
 CREDENTIALS = {"standalone": "credentials", "server": "server-credentials.json"}
 HOST_IDENTITY = "host.json"
 DEFAULT_ADDRESS = "127.0.0.1:7443"
+ROOT_VARIABLE = "CAPYCTL_STATE_DIR"
 ADDRESS_VARIABLE = "CAPYCTL_MANAGEMENT_ADDR"
 FILE_MAX_BYTES = 4096
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
@@ -43,6 +44,8 @@ class Role:
     address: Address
     address_source: str
     """Where the address is from, for messages."""
+    state_root_source: str = "--state-dir"
+    """Likewise."""
     token: str = attrs.field(repr=False)
     api_key: str = attrs.field(repr=False)
 
@@ -107,13 +110,14 @@ def _stated_kind(call: Call) -> str | None:
 
 
 def _role(call: Call, state_root: Path, kind: str) -> Role:
-    secrets = read_credentials(state_root, kind)
+    secrets = read_credentials(state_root, kind, source=state_root_source(call))
     text, source = _stated_address(call, state_root, kind)
     return Role(
         kind=kind,
         state_root=state_root,
         address=parse_address(text, source),
         address_source=source,
+        state_root_source=state_root_source(call),
         token=secrets["admin_token"],
         api_key=secrets["api_key"],
     )
@@ -142,17 +146,33 @@ def find_state_root(call: Call) -> Path:
     """``--state-dir``, ``CAPYCTL_STATE_DIR``, ``state_dir`` of an explicit document, then the
     default below ``$XDG_STATE_HOME`` or the home directory."""
     environ = call.here.environ
-    stated = call.option("state_dir") or environ.get("CAPYCTL_STATE_DIR")
-    config = explicit_config(call)
-    if not stated and config is not None:
-        stated = read_document(config).get("state_dir")
+    stated, source = _stated_root(call)
     if stated:
-        text = expanded(str(stated), environ)
+        text = expanded(stated, environ)
         if not text.startswith("/"):
-            raise CommandFailed("invalid_config", f"state_dir: {stated} is not an absolute path")
+            raise CommandFailed("invalid_config", f"{source}: {stated} is not an absolute path")
         return Path(text)
     base = environ.get("XDG_STATE_HOME") or expanded("~/.local/state", environ)
     return Path(base) / "capyctl"
+
+
+def state_root_source(call: Call) -> str:
+    """Where the state root is from, for messages."""
+    return _stated_root(call)[1]
+
+
+def _stated_root(call: Call) -> tuple[str | None, str]:
+    environ = call.here.environ
+    stated = call.option("state_dir")
+    if stated:
+        return str(stated), "--state-dir"
+    if environ.get(ROOT_VARIABLE):
+        return environ[ROOT_VARIABLE], ROOT_VARIABLE
+    config = explicit_config(call)
+    stated = None if config is None else read_document(config).get("state_dir")
+    if stated:
+        return str(stated), f"state_dir of {config}"
+    return None, "the default" + (", by XDG_STATE_HOME" if environ.get("XDG_STATE_HOME") else "")
 
 
 def explicit_config(call: Call) -> Path | None:
@@ -207,8 +227,10 @@ def role_document(call: Call, state_root: Path, kind: str | None = None) -> Path
     return None if text is None or not Path(text).exists() else Path(text)
 
 
-def read_credentials(state_root: Path, kind: str) -> dict[str, str]:
+def read_credentials(state_root: Path, kind: str, *, source: str = "--state-dir") -> dict[str, str]:
     """``api_key`` and ``admin_token`` of a role under a state root.
+
+    ``source``: where the state root is from.
 
     Raises:
         CommandFailed: ``management_unavailable``, saying what to do.
@@ -220,14 +242,15 @@ def read_credentials(state_root: Path, kind: str) -> dict[str, str]:
     except FileNotFoundError:
         raise CommandFailed(
             "management_unavailable",
-            f"no role has run with the state directory {state_root}: start one with "
+            f"no role has run with the state directory {state_root} ({source}): start one with "
             "`capyctl start standalone` (`start server` for several machines), or name its "
             "directory with --state-dir",
         ) from None
     except OSError as problem:
         raise CommandFailed(
             "management_unavailable",
-            f"{path}: {problem.strerror}; run this command as the user that runs capyctl",
+            f"{path} (state directory from {source}) cannot be read ({problem.strerror}); run this "
+            "command as the user that runs capyctl",
         ) from problem
     found = _object(text) if path.suffix == ".json" else _lines(text)
     if not found.get("api_key") or not found.get("admin_token"):

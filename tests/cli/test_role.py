@@ -99,7 +99,7 @@ def test_a_state_root_that_never_served_says_how_to_start(tmp_path):
     status, said = run({"HOME": str(tmp_path)}, *LIST)
 
     assert status == 13
-    assert f"the state directory {tmp_path}/.local/state/capyctl: start one with" in said
+    assert f"the state directory {tmp_path}/.local/state/capyctl (the default): start one with" in said
 
 
 def test_a_relative_state_root_is_refused(tmp_path):
@@ -121,3 +121,27 @@ def document(bench, address):
     folder.mkdir()
     text = f"server: {{listeners: {{management: {{bind: '{address}'}}}}}}\n"
     (folder / "standalone.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_what_is_not_reached_names_its_state_directory_and_where_that_is_from(tmp_path, served):
+    root, home = tmp_path / "state", tmp_path / "home"
+    document_path = tmp_path / "role.yaml"
+    document_path.write_text(f"state_dir: {root}\n")
+    default, by_xdg = home / ".local/state/capyctl", tmp_path / "xdg/capyctl"
+    if served:
+        for one in (root, default, by_xdg):
+            Bench(one, "127.0.0.1:9")
+    asked = [
+        ({}, ("--state-dir", str(root)), root, "--state-dir"),
+        ({"CAPYCTL_STATE_DIR": str(root)}, (), root, "CAPYCTL_STATE_DIR"),
+        ({}, ("--config", str(document_path)), root, f"state_dir of {document_path}"),
+        ({"HOME": str(home)}, (), default, "the default"),
+        ({"XDG_STATE_HOME": str(by_xdg.parent)}, (), by_xdg, "the default, by XDG_STATE_HOME"),
+    ]
+
+    for environ, words, folder, source in asked:
+        status, said = run(environ, *words, *LIST)
+
+        assert status == 13
+        assert f"state directory {'is ' if served else ''}{folder} ({source})" in said
