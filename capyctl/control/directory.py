@@ -11,7 +11,7 @@ from actors import Ref
 from capyctl.contracts.store import Committed, Record
 from capyctl.domain.certificates import IssuedCertificate
 from capyctl.domain.hosts import HostRecord, Invitation
-from capyctl.domain.ids import DeploymentId, HostId, InstanceId
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId, LaunchId
 from capyctl.domain.operations import Operation
 from capyctl.gates.admission import Admission, QueueBounds
 from capyctl.gates.gate import Gate
@@ -32,6 +32,8 @@ class Directory:
     bounds: QueueBounds = attrs.field(factory=QueueBounds)
     deployments: dict[DeploymentId, Deployment] = attrs.field(factory=dict)
     instances: dict[DeploymentId, dict[int, Instance]] = attrs.field(factory=dict)
+    launches: dict[LaunchId, InstanceId] = attrs.field(factory=dict)
+    """Whose each launch is, of all that the instances have now."""
     open_operations: dict[DeploymentId, dict[str, Operation]] = attrs.field(factory=dict)
     admissions: dict[DeploymentId, Admission] = attrs.field(factory=dict)
     hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
@@ -52,10 +54,12 @@ class Directory:
             for record in committed.change.puts:
                 self._put(record)
             for gone in committed.change.removes:
-                self.instances.get(gone.deployment, {}).pop(gone.index, None)
+                one = self.instances.get(gone.deployment, {}).pop(gone.index, None)
+                self._forget_launch(one)
             if (deleted := committed.change.deleted) is not None:
                 self.deployments.pop(deleted, None)
-                self.instances.pop(deleted, None)
+                for one in self.instances.pop(deleted, {}).values():
+                    self._forget_launch(one)
                 self.open_operations.pop(deleted, None)
 
     def _put(self, record: Record) -> None:
@@ -63,15 +67,19 @@ class Directory:
             case Deployment():
                 self.deployments[record.id] = record
             case Instance() if record.id.deployment in self.deployments:
-                self.instances.setdefault(record.id.deployment, {})[record.id.index] = record
+                mine = self.instances.setdefault(record.id.deployment, {})
+                self._forget_launch(mine.get(record.id.index))
+                mine[record.id.index] = record
+                if record.launch is not None:
+                    self.launches[record.launch.launch] = record.id
             case Instance():
                 return  # Of a deployment that is no more.
             case Operation():
-                mine = self.open_operations.setdefault(record.deployment, {})
+                operations = self.open_operations.setdefault(record.deployment, {})
                 if record.open:
-                    mine[record.id] = record
+                    operations[record.id] = record
                 else:
-                    mine.pop(record.id, None)
+                    operations.pop(record.id, None)
             case HostRecord():
                 self.hosts[record.id] = record
                 drained = (r.id for r in self.hosts.values() if r.draining)
@@ -81,6 +89,10 @@ class Directory:
             case IssuedCertificate():
                 ends = self.certificates_end_at_ms
                 ends[record.host] = max(record.expires_at_ms, ends.get(record.host, 0))
+
+    def _forget_launch(self, one: Instance | None) -> None:
+        if one is not None and one.launch is not None:
+            self.launches.pop(one.launch.launch, None)
 
     def instance(self, id: InstanceId) -> Instance:
         """The committed record; a fresh one for an instance that never was anything."""

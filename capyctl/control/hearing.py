@@ -70,13 +70,10 @@ class Hearing:
                 # One at a time: a placement that is slow finds the newest, and no queue of them.
                 sessions.untaken.add(host)
                 self.world.tell(self.placement, Sampled(host=host, sample=sample.memory))
-        if not sample.engines:
-            return
-        for mine in self.world.directory.instances.values():
-            for one in mine.values():
-                found = None if one.launch is None else sample.engines.get(one.launch.launch)
-                if found is not None:
-                    take_engine_sample(self.world, one.id, found, self.kept)
+        for launch, found in sample.engines.items():
+            instance = self.world.directory.launches.get(launch)
+            if instance is not None:
+                take_engine_sample(self.world, instance, found, self.kept)
 
     def _move(self, host: HostId, state: SessionState) -> None:
         self.world.sessions.move(host, state, self._now_s())
