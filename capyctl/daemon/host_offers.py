@@ -35,12 +35,22 @@ class HostsCompleter:
     """Documents to specifications, with what enrolled hosts publish now."""
 
     directory: Directory
+    _offers: dict[HostId, tuple[HostRecord, HostOffer | None]] = attrs.field(
+        init=False, factory=dict
+    )
+    """What each record came to: made once, because it is asked for with every document."""
 
     def __call__(self, document: Mapping[str, Any]) -> DeploymentSpec:
         records = self.directory.hosts.values()
-        offers = [found for one in records if (found := _offer(one)) is not None]
+        offers = [found for one in records if (found := self._offer(one)) is not None]
         checks = Checks(extra_args=check_extra_args, env=resolve_env)
         return complete_for_hosts(document, offers, checks=checks)
+
+    def _offer(self, record: HostRecord) -> HostOffer | None:
+        known = self._offers.get(record.id)
+        if known is None or known[0] is not record:
+            known = self._offers[record.id] = (record, _offer(record))
+        return known[1]
 
 
 @attrs.frozen(kw_only=True)

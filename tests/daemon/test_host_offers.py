@@ -96,3 +96,17 @@ def test_hosts_that_were_revoked_or_never_came_offer_nothing(tmp_path):
     for name in ("b", "c"):
         with pytest.raises(Refused, match="hosts here: a"):
             completer({**DOCUMENT, "host": name})
+
+
+def test_documents_are_completed_by_what_hosts_publish_by_now(two):
+    completer = HostsCompleter(directory=two)
+    assert not completer(DOCUMENT).explicit
+
+    for known in list(two.hosts.values()):
+        said = attrs.evolve(known.publication, explicit=True)
+        two.load([attrs.evolve(known, publication=said)])
+    assert completer(DOCUMENT).explicit
+
+    two.load([attrs.evolve(known, state=HostState.REVOKED) for known in two.hosts.values()])
+    with pytest.raises(Refused, match="No host is enrolled"):
+        completer(DOCUMENT)
