@@ -211,7 +211,9 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
             case e.Prove(record, within_s):
                 self._tasks.probe(host, record, None, within_s)
             case e.ParkEngine(record, within_s):
-                self._tasks.park(host, record, within_s, self._world.parked_growth_limit)
+                assert self.one.host is not None, f"{self.id} has no host"
+                limit = self._world.growth_limit_on(self.one.host)
+                self._tasks.park(host, record, within_s, limit)
             case e.WakeEngine(record, within_s):
                 self._tasks.wake(host, record, within_s)
             case e.EndEngine(record, grace_s, idle_s):

@@ -55,6 +55,13 @@ class World:
     sessions: Sessions = attrs.field(factory=Sessions)
     """How hosts that are not this machine are reached now."""
 
+    def growth_limit_on(self, host: HostId) -> str:
+        """`parked_growth_limit` of one of several machines, as it publishes it."""
+        record = self.directory.hosts.get(host)
+        if record is None or record.publication is None:
+            return self.parked_growth_limit
+        return record.publication.parked_growth_limit
+
     def moment(self) -> Moment:
         return Moment(
             now_ms=self.clock.wall_ms(), session_epoch=self.session_epoch, fresh=self.ids.ulid
