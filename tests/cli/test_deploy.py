@@ -196,3 +196,16 @@ def test_a_conflict_with_a_name_of_another_deployment_is_told_as_it_is(managemen
     ran = bench.run("deploy", "model", "--file", str(document))
 
     assert ran.err.splitlines()[-1] == "error [route_conflict]: No"
+
+
+def test_a_start_without_room_says_that_the_deployment_is_there(management, bench, document):
+    management.snapshots = [snapshot(deployment(name="m"))]
+    management.answers = [Says(202, receipt()), refusal("capacity_blocked", 503, message="No room")]
+
+    ran = bench.run("deploy", "model", "--file", str(document), "--activate")
+
+    assert ran.status == 4
+    assert ran.errors == [
+        "error [capacity_blocked]: No room. m is deployed, not started; "
+        "`capyctl start deployment m` takes --evict"
+    ]

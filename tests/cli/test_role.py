@@ -99,7 +99,9 @@ def test_a_state_root_that_never_served_says_how_to_start(tmp_path):
     status, said = run({"HOME": str(tmp_path)}, *LIST)
 
     assert status == 13
-    assert f"the state directory {tmp_path}/.local/state/capyctl (the default): start one with" in said
+    assert (
+        f"the state directory {tmp_path}/.local/state/capyctl (the default): start one with" in said
+    )
 
 
 def test_a_relative_state_root_is_refused(tmp_path):

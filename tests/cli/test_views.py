@@ -103,7 +103,7 @@ def test_status_of_one_deployment(management, bench):
 
     assert ran.out.splitlines() == [
         "NAME      STATE   READY  REVISION  STARTUP  INITIALIZE  LAST OPERATION",
-        "my-model  queued  0/1    3         -        610 s       initialize pending",
+        "my-model  queued  0/1    3         -        610 s       start pending",
         "",
         "INSTANCE  HOST  STATE   LIFECYCLE  DEVICES  LAST ERROR",
         "0         box   queued  active     gpu0     -",

@@ -22,6 +22,8 @@ from capyctl.cli.starting import Start
 from capyctl.cli.variables import listed, pair_of
 from capyctl.client.requests import PREFIX
 
+_NO_ROOM = frozenset({"capacity_blocked", "startup_requires_empty_host"})
+
 
 def deploy(call: Call) -> int:
     """`deploy model`"""
@@ -137,6 +139,12 @@ def _activate(call: Call, start: Start, receipt: Row, deployment: Row) -> int:
     except CommandFailed as failure:
         # A replaced model that runs is restarted by the replace: there is nothing to start.
         if failure.code != "runtime_retained":
+            if failure.code in _NO_ROOM:
+                name = deployment["name"]
+                failure.message += (
+                    f". {name} is deployed, not started; `capyctl start deployment {name}` takes "
+                    "--evict"
+                )
             raise
         action = {"deployment_id": deployment["id"], "operation_id": receipt["operation_id"]}
     if call.options.wait:

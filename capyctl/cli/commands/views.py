@@ -18,6 +18,15 @@ GIB = 1 << 30
 _LIST = ("NAME", "STATE", "READY", "REVISION", "HOSTS")
 _STATUS = ("NAME", "STATE", "READY", "REVISION", "STARTUP", "INITIALIZE", "LAST OPERATION")
 _INSTANCES = ("INSTANCE", "HOST", "STATE", "LIFECYCLE", "DEVICES", "LAST ERROR")
+_OPERATIONS = {
+    "managed_configuration_create": "create",
+    "managed_configuration_replace": "replace",
+    "initialize": "start",
+    "ordinary_cleanup": "stop",
+    "ordinary_unarmed_stop": "stop",
+    "restore": "wake",
+}
+"""What people call an operation, where the API has another word."""
 
 
 def list_deployments(call: Call) -> int:
@@ -124,7 +133,8 @@ def _status_text(row: Row) -> str:
     latest: Row = row.get("latest_operation") or {}
     timeouts: Row = row.get("timeouts") or {}
     startup: Row = row.get("startup") or {}
-    last = f"{latest.get('kind')} {latest.get('state')}" if latest else MISSING
+    kind = str(latest.get("kind"))
+    last = f"{_OPERATIONS.get(kind, kind)} {latest.get('state')}" if latest else MISSING
     head = table(
         _STATUS,
         [
