@@ -125,7 +125,8 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
             return
         session = self._world.sessions.expect(host, self._world.clock.monotonic_s())
         news = session.state is state and session.recorded is not state
-        if news and record.state is not HostState.REVOKED:
+        counts = record.state is not HostState.REVOKED and record.publication is not None
+        if news and counts:
             session.recorded = state
             await self._store_quietly(Change(events=(host_event(kind, record),)))
         self._tell(host)
@@ -238,8 +239,9 @@ class HostsActor(Actor[m.HostsMessage | TellDeployments]):
                 self._world.tell(ref, self._news(record, session, one))
         if session.state is SessionState.ONLINE:
             session.fresh_due = False
+        if not self._changed:
+            self.timers.set("together", TOGETHER_S, TellDeployments())
         self._changed[host] = None
-        self.timers.set("together", TOGETHER_S, TellDeployments())
 
     def _tell_placement(self, record: HostRecord, session: Session) -> None:
         tell, placement = self._world.tell, self._needs.placement
