@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket as sockets
 
@@ -257,6 +258,81 @@ async def test_a_body_that_stops_half_way_is_504_and_frees_its_slot():
     assert (answer.status, answer.code) == (504, "deadline_exceeded")
     assert rest == b""
     assert after.status == 202
+
+
+async def test_a_head_that_trickles_in_is_given_up_like_silence():
+    async with served(idle_s_max=0.3) as server, await server.connect() as socket:
+        ended = trio.Event()
+
+        async def trickle():
+            await socket.stream.send_all(b"GET /management/v1/snapshot HTTP/1.1\r\nx: ")
+            with contextlib.suppress(trio.BrokenResourceError):
+                while not ended.is_set():
+                    await socket.stream.send_all(b"y")
+                    await trio.sleep(0.01)  # as slowly as such a client would
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trickle)
+            rest = await socket.read_to_end()
+            ended.set()
+
+    assert rest == b""
+
+
+async def test_many_slow_bodies_hold_no_more_than_the_places_there_are():
+    async with served(drain_s_max=0.05) as server, contextlib.AsyncExitStack() as clients:
+
+        async def begin():
+            socket = await clients.enter_async_context(await server.connect())
+            await socket.send("POST", "/deployments", headers=[*CHANGE, (b"content-length", b"9")])
+            await socket.stream.send_all(b"{")
+            return socket
+
+        async def change():
+            return (await server.ask("POST", "/deployments", headers=CHANGE, body=CREATE)).code
+
+        first = [await begin() for _ in range(2)]
+        while await change() != "queue_full":
+            pass
+        others = [await (await begin()).answer() for _ in range(50)]
+        read = await server.ask("GET", "/snapshot")
+        for socket in first:
+            await trio.aclose_forcefully(socket.stream)
+        while await change() is not None:
+            pass
+
+    assert {answer.code for answer in others} == {"queue_full"}
+    assert read.status == 200
+
+
+@pytest.mark.parametrize("keys_count", [1, 3])
+async def test_a_storm_under_few_keys_changes_as_much_as_there_are_keys(keys_count):
+    fake = FakeManagement()
+    answers: dict[bytes, set[bytes]] = {}
+    statuses = []
+    async with served(fake) as server:
+
+        async def ask(number):
+            key = b"key-%d" % (number % keys_count)
+            body = json.dumps(
+                {"config": {**CONFIG, "name": f"m{number % keys_count}"}, "activate": False}
+            ).encode()
+            answer = await server.ask(
+                "POST", "/deployments", headers=[JSON, (b"idempotency-key", key)], body=body
+            )
+            statuses.append(answer.status)
+            if answer.status == 202:
+                answers.setdefault(key, set()).add(answer.body)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(120):
+                nursery.start_soon(ask, number)
+        for number in range(keys_count):
+            await ask(number)
+
+    assert set(statuses) <= {202, 429}
+    assert [len(found) for found in answers.values()] == [1] * keys_count
+    assert len(fake.operations) == keys_count
 
 
 async def test_an_answer_that_meets_the_end_of_its_connection_is_no_fault(caplog):
