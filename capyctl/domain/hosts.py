@@ -31,6 +31,7 @@ class Compatibility(enum.Enum):
     """Newer than its server: refused until the server is upgraded."""
 
 
+_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 
 
@@ -144,6 +145,30 @@ class Invitation:
     """Who used it."""
     key_digest: str | None = None
     """SHA-256, hexadecimal, of the public key it was used with: that machine may ask again."""
+
+
+def publication_problem(found: HostPublication) -> str | None:
+    """What no host of ours would publish, in words: its limits bind every model of its server."""
+    queue, ingress = found.queue, found.ingress
+    least = {
+        "running_per_deployment_max": 1,
+        "pending_per_deployment_max": 0,
+        "pending_total_max": 0,
+        "buffered_bytes_max": 0,
+        "admission_window_s": 0.0,
+        "request_deadline_s": 1.0,
+        "stream_idle_s": 1.0,
+    }
+    low = [name for name, bound in least.items() if not getattr(queue, name) >= bound]
+    if low:
+        return f"queue.{low[0]} is {getattr(queue, low[0])}, and {least[low[0]]} at least"
+    if found.max_parked_count is not None and found.max_parked_count < 0:
+        return f"max_parked_count is {found.max_parked_count}"
+    if ingress is not None and not 0 < ingress.port < 65536:
+        return f"ingress.port is {ingress.port}"
+    if ingress is not None and _ADDRESS.fullmatch(ingress.host) is None:
+        return "ingress.host is no name or address"
+    return None
 
 
 def other_machine(before: MachineShape, now: MachineShape) -> str | None:

@@ -12,7 +12,13 @@ import trio
 from capyctl.contracts.clock import Clock, Ids
 from capyctl.contracts.host import Host
 from capyctl.contracts.hosts import HostDirectory, HostEvents
-from capyctl.domain.hosts import Compatibility, HostPublication, HostState, other_machine
+from capyctl.domain.hosts import (
+    Compatibility,
+    HostPublication,
+    HostState,
+    other_machine,
+    publication_problem,
+)
 from capyctl.domain.ids import HostId
 from capyctl.link.channel import Channel
 from capyctl.link.peers import record_refusal
@@ -260,6 +266,9 @@ class _Visit:
         elif publication.shape.host != self.host:
             message = f"the host calls itself {publication.shape.host}, and is {self.host}"
             await self._refuse(session, "host_mismatch", message)
+        elif (problem := publication_problem(publication)) is not None:
+            message = f"what the host publishes of itself makes no sense: {problem}"
+            await self._refuse(session, "host_publication_invalid", message)
         elif record.publication is not None:
             changed = other_machine(record.publication.shape, publication.shape)
             if changed is not None:
@@ -351,6 +360,9 @@ class _Visit:
         shape = found.shape
         if shape.host != self.host or other_machine(remote.publication.shape, shape) is not None:
             raise BadFrame("published is of another machine than the greeting was")
+        problem = publication_problem(found)
+        if problem is not None:
+            raise BadFrame(f"published makes no sense: {problem}")
         return found
 
     async def _renew(self, session: Session[HostFrame], asked: Renew) -> None:

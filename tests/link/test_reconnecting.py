@@ -11,7 +11,7 @@ import trio
 from capyctl.contracts.engines import EngineBroken
 from capyctl.contracts.host import EndOutcome
 from capyctl.domain.devices import Gpu
-from capyctl.domain.hosts import HostRecord, HostState
+from capyctl.domain.hosts import HostRecord, HostState, IngressAddress, QueueLimits
 from capyctl.domain.ids import HostId
 from capyctl.link.dial import host_session
 from capyctl.wire.link import Call, write_frame
@@ -546,3 +546,25 @@ async def test_a_live_host_cannot_become_another_machine(autojump_clock):
         assert rig.remote.publication == PUBLICATION
         ended = [f["why"] for name, f in rig.logged if name == "host_session_ended"]
         assert "another machine" in ended[0]
+
+
+IMPOSSIBLE = [
+    ({"queue": QueueLimits(running_per_deployment_max=0)}, "queue.running_per_deployment_max is 0"),
+    ({"queue": QueueLimits(pending_total_max=-1)}, "queue.pending_total_max is -1"),
+    ({"queue": QueueLimits(request_deadline_s=-1.0)}, "queue.request_deadline_s is -1"),
+    ({"ingress": IngressAddress(host="a\r\nX: b", port=1)}, "ingress.host"),
+    ({"ingress": IngressAddress(host="a", port=99_999)}, "ingress.port is 99999"),
+    ({"max_parked_count": -1}, "max_parked_count"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), IMPOSSIBLE, ids=[words for _, words in IMPOSSIBLE])
+async def test_no_host_binds_a_server_to_what_makes_no_sense(changes, words, autojump_clock):
+    async with open_rig() as rig:
+        rig.service.publish(attrs.evolve(PUBLICATION, **changes))
+        await trio.sleep(30)
+
+        assert rig.remote.publication == PUBLICATION
+        (ended,) = [f["why"] for name, f in rig.logged if name == "host_session_ended"][:1]
+        assert words in ended
+        assert words in rig.changes[-1]
