@@ -237,19 +237,21 @@ async def occupied(here: Bench, number: int, host: HostId) -> InstanceId:
     return id
 
 
+async def serving(here: Bench, number: int, host: HostId) -> InstanceId:
+    """A ready model."""
+    id = await occupied(here, number, host)
+    known = here.books.occupancy[id]
+    here.books.occupancy = {**here.books.occupancy, id: attrs.evolve(known, state="ready")}
+    ready = attrs.evolve(here.world.directory.instance(id), state=InstanceState.READY)
+    here.world.directory.deployments[id.deployment] = Deployment(id=id.deployment, spec=SPEC)
+    here.world.directory.instances[id.deployment] = {id.index: ready}
+    return id
+
+
 async def test_each_machine_has_its_own_turn(autojump_clock):
     """Two switches at the same time, on two machines."""
     async with bench() as here:
-        victims = [await occupied(here, n, host) for n, host in enumerate([A, B])]
-        here.books.occupancy = {
-            id: attrs.evolve(known, state="ready") for id, known in here.books.occupancy.items()
-        }
-        for id in victims:
-            ready = attrs.evolve(here.world.directory.instance(id), state=InstanceState.READY)
-            here.world.directory.deployments[id.deployment] = Deployment(
-                id=id.deployment, spec=SPEC
-            )
-            here.world.directory.instances[id.deployment] = {id.index: ready}
+        victims = [await serving(here, n, host) for n, host in enumerate([A, B])]
 
         await here.reserve(0, 20, A, may_evict=True, for_request=True)
         await here.reserve(1, 20, B, may_evict=True, for_request=True)
@@ -324,3 +326,33 @@ async def test_an_actor_that_began_anew_hears_of_hosts_again(autojump_clock):
 
             assert here.books.closed == {A: "offline"}
             nursery.cancel_scope.cancel()
+
+
+async def test_each_machine_has_its_own_admission_window(autojump_clock):
+    """What is the last of its model keeps serving for as long as its own machine says."""
+    async with bench() as here:
+        windows = {A: 1.0, B: 10.0}
+        for host, window_s in windows.items():
+            publication = HostPublication(
+                shape=SHAPES[host],
+                version="0.1.0",
+                models_root="/models",
+                queue=QueueLimits(admission_window_s=window_s),
+            )
+            here.world.directory.hosts[host] = HostRecord(
+                id=host, name=host, publication=publication
+            )
+        victims = [await serving(here, n, host) for n, host in enumerate(windows)]
+        for id in victims:
+            here.world.directory.gate(id).last_used_s = trio.current_time()
+
+        await here.reserve(0, 20, A, may_evict=True, for_request=True)
+        await here.reserve(1, 20, B, may_evict=True, for_request=True)
+
+        seen = []
+        began_s = trio.current_time()
+        for after_s in (0.9, 9.9, 10.5):
+            await trio.sleep_until(began_s + after_s)
+            await trio.testing.wait_all_tasks_blocked()
+            seen.append([sum(isinstance(x, i.Evict) for x in here.told(id)) for id in victims])
+        assert seen == [[0, 0], [1, 0], [0, 1]]
