@@ -9,11 +9,12 @@
 #   make bench         measurements; ARGS go on to the program
 #   make format        let ruff lay out the code
 #   make lock          resolve pyproject.toml again and write both lock files
-# VENV names the environment's folder, PYTHON the interpreter that creates it, JOBS the test workers.
+# VENV names the environment's folder, PYTHON the interpreter that creates it, JOBS the test workers:
+# more than there are CPUs, since half of what tests of daemons do is wait.
 
 VENV ?= .venv
 PYTHON ?=
-JOBS ?= 2
+JOBS ?= 4
 ARGS ?=
 FUZZ_SECONDS ?= 600
 
@@ -38,7 +39,7 @@ demo: $(RUN_STAMP)
 env: $(DEV_STAMP)
 
 test: $(DEV_STAMP)
-	$(PYTEST) -q -n $(JOBS) -m "$(DEFAULT_SELECTION)" $(ARGS)
+	$(PYTEST) -q -n $(JOBS) --dist worksteal -m "$(DEFAULT_SELECTION)" $(ARGS)
 
 # The programs print shell assignments: where the engines and their models lie.
 test-engines: $(DEV_STAMP)

@@ -27,7 +27,9 @@ def test_the_next_model_starts_only_once_parked_memory_is_free(tmp_path):
     assert int(start.data["recorded_at_ms"]) - int(park.data["recorded_at_ms"]) >= lag_s * 1000
 
 
+@pytest.mark.faults
 def test_a_park_that_frees_nothing_is_taken_back_with_its_figures(tmp_path):
+    """Its memory is waited for as long as it may take: half a minute."""
     document = simulation(models={"a": {"faults": {"park_frees_nothing": True}}})
     with running(tmp_path, simulate=document) as daemon:
         (a,) = ready(daemon, "a")
