@@ -99,8 +99,9 @@ def plan(
     """The best place for ``wanted``, on machines where something may begin.
 
     1. A place where it fits as things are, by `places.preference`.
-    2. Evicting: on the one place with the fewest victims; among those, the ones
-       served elsewhere, then the least recently used, then by preference.
+    2. Evicting: on the one place with the fewest victims, none of them ready ones of the same
+       model; among those, the ones served elsewhere, then the least recently used, then by
+       preference.
     3. Evicting, and nothing else would do: parked copies of the same model go too.
     4. No room, with the figures of the place that comes nearest.
     """
@@ -225,8 +226,12 @@ def _movable(
     found: dict[HostId, list[Occupant]] = {c.host: [] for c in wanted.candidates}
     for occupant in in_order(o for o in occupants.values() if may_go(o)):
         entry = ledger.entries.get(occupant.instance)
-        if entry is not None and entry.host in found and occupant.instance != wanted.instance:
-            found[entry.host].append(occupant)
+        if entry is None or entry.host not in found or occupant.instance == wanted.instance:
+            continue
+        mine = occupant.instance.deployment == wanted.instance.deployment
+        if mine and occupant.state == "ready":
+            continue  # Another of it in its place would serve no more, and nothing meanwhile.
+        found[entry.host].append(occupant)
     return found
 
 

@@ -147,6 +147,31 @@ def test_evicting_moves_nobody_when_one_instance_has_no_place(tmp_path):
     assert kept[:2] == [["ready"], ["ready"]]
 
 
+def test_evicting_for_a_second_instance_does_not_move_the_first(tmp_path):
+    with running(tmp_path, simulate=simulation()) as daemon:
+        a = measured(daemon, "a", instances=2)
+        instance_start(daemon, a, 0)
+        daemon.wait_state(a, "ready")
+        (before,) = daemon.engines()
+        refused = daemon.act(a, "start", evict=True)
+        settle(daemon)
+        (after,) = daemon.engines()
+        kept = states(daemon, a)
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "capacity_blocked")
+    assert "held: a/0 14.1 GiB ready" in refused.json()["error"]["message"]
+    assert after == before
+    assert kept[0] == "ready"
+
+
+def instance_start(daemon, id, index):
+    body = {
+        "action": "start",
+        "expected_revision": 1,
+        "deadline_ms": int(time.time() * 1000) + 60_000,
+    }
+    daemon.change("POST", f"/deployments/{id}/instances/{index}/actions", body, key="first")
+
+
 def test_a_failed_model_stays_so_with_a_replace_and_starts_on_its_new_revision(tmp_path):
     bad = {"faults": {"wrong_model_name": True, "first_launches": 1}}
     with running(tmp_path, simulate=simulation(models={"a": bad})) as daemon:

@@ -63,7 +63,10 @@ def test_nobody_is_moved_without_need_or_who_must_stay(scene):
     if isinstance(found, FitsAfter):
         victims = [scene.occupants[v.instance] for v in found.victims]
         assert victims
-        assert all(may_go(victim) for victim in victims)
+        for victim in victims:
+            assert victim.state in ("ready", "parked"), "it is busy coming or going"
+            assert not victim.protected, "it is warm or explicit"
+            assert not victim.waiting, "requests wait for it"
         assert len({v.instance for v in victims}) == len(victims)
 
 
@@ -282,3 +285,29 @@ def test_a_model_does_not_wait_for_its_own_parked_copies():
     assert [v.instance for v in found.victims] == [sibling]
     kept = plan(hold(ledger, parked), wanted, {sibling: other}, may_evict=True)
     assert isinstance(kept, NoRoom)
+
+
+def test_a_model_does_not_move_its_own_ready_copy_for_another():
+    """It would serve no more than before, and not at all meanwhile."""
+    ledger, occupants = one_card()
+    sibling = InstanceId(id_of(99).deployment, 1)
+    figures = charges(CARD, 20)
+    entry = Entry(instance=sibling, host=HOST, phase=Phase.READY, charges=figures.ready)
+    known = Occupant(
+        instance=sibling,
+        state="ready",
+        parks=True,
+        protected=False,
+        waiting=False,
+        ready_elsewhere=False,
+        last_used_s=0.0,
+        parked=figures.parked,
+    )
+    wanted = Wanted(
+        instance=id_of(99), phase=Phase.COLD, candidates=places(shape_of(1), 20), max_per_host=1
+    )
+    held = hold(ledger, entry)
+
+    assert isinstance(plan(held, wanted, {sibling: known}, may_evict=True), NoRoom)
+    alone = attrs.evolve(wanted, instance=id_of(98))
+    assert isinstance(plan(held, alone, {sibling: known}, may_evict=True), FitsAfter)
