@@ -179,10 +179,14 @@ class Surroundings:
                 self.drain = self.watch_empty = self.one.launch_id
                 self._report_empty()
             case e.ParkEngine(record, _):
+                assert not self.leases, "parked under requests"
                 self.step_task = ("park", record)
             case e.WakeEngine(record, _):
                 self.step_task = ("wake", record)
             case e.EndEngine(record, _, _):
+                whole = record.launch in self.running
+                moved = self.one.cause is m.Cause.SWITCH
+                assert not (whole and moved and self.leases), "ended for a switch under requests"
                 self.ending, self.said_unproven = record, False
             case e.CancelTasks():
                 self.step_task = None

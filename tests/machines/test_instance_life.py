@@ -6,7 +6,13 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from capyctl.domain.errors import Refused
 from capyctl.domain.units import GIB
@@ -21,7 +27,8 @@ from tests.machines import making
 from tests.machines.living import Surroundings
 
 SETTLED = frozenset({S.STOPPED, S.FAILED, S.READY, S.PARKED})
-NO_PROCESS = frozenset({S.STOPPED, S.FAILED, S.QUEUED})
+WAYS = (ActionKind.START, ActionKind.PARK, ActionKind.START)
+FAR_STEPS = 30
 
 
 class InstanceLife(RuleBasedStateMachine):
@@ -29,6 +36,13 @@ class InstanceLife(RuleBasedStateMachine):
         super().__init__()
         self.world = Surroundings()
         self.parks_count = 0
+
+    @initialize(way=st.sampled_from([(), WAYS[:1], WAYS[:2], WAYS, WAYS]))
+    def come_far(self, way):
+        """Trouble rarely lets a life get as far as a park, so most begin there, or at a wake."""
+        for action in way:
+            self.act(action)
+            self.all_goes_well(FAR_STEPS)
 
     # -- an operator, demand, placement ------------------------------------------------------
 
