@@ -289,7 +289,7 @@ def test_a_model_does_not_wait_for_its_own_parked_copies():
 
 def test_a_model_does_not_move_its_own_ready_copy_for_another():
     """It would serve no more than before, and not at all meanwhile."""
-    ledger, occupants = one_card()
+    ledger, _ = one_card()
     sibling = InstanceId(id_of(99).deployment, 1)
     figures = charges(CARD, 20)
     entry = Entry(instance=sibling, host=HOST, phase=Phase.READY, charges=figures.ready)
