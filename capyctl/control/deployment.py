@@ -16,6 +16,7 @@ from capyctl.control.model_files import Files, Resolver
 from capyctl.control.occupancy import gone, occupancy
 from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
+from capyctl.control.unplaced import refuse_unplaced
 from capyctl.domain.checkpoints import DigestState
 from capyctl.domain.errors import InferenceRefusal, Refused
 from capyctl.domain.events import Receipt
@@ -120,6 +121,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 assert_never(message)
         if self.id in self._directory.deployments:
             await self._go_on()
+            refuse_unplaced(self._world, self.picture())
 
     # -- what is read ------------------------------------------------------------------------
 

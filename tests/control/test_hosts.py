@@ -155,6 +155,33 @@ async def test_nothing_begins_on_a_drained_host_until_it_is_undrained(autojump_c
         assert here.where(id) == "gpu-a"
 
 
+async def test_a_request_that_no_machine_may_serve_is_answered_while_a_start_waits(
+    autojump_clock,
+):
+    """The restart of what a drain stopped waits for a machine; a client would wait for nothing."""
+    async with fleet() as here, here.daemon() as session:
+        await here.all_here(session)
+        id = await here.measured(session, allowed_hosts=("gpu-a", "gpu-b"))
+        await here.started(session, id)
+        drained = here.where(id)
+        other = "gpu-b" if drained == "gpu-a" else "gpu-a"
+        here.at(other).partitioned = True
+        here.at(other).damage("cut")
+        await here.is_lost(session, other)
+        await here.act_on_host(session, "drain", drained)
+        await here.until(lambda: here.state(id) == "queued")
+        began_s = trio.current_time()
+
+        assert await session.requests.one(id) == "unavailable"
+        assert await session.requests.one(id) == "unavailable"
+        assert trio.current_time() - began_s < 5
+        assert here.state(id) == "queued"
+
+        await here.act_on_host(session, "undrain", drained)
+        await here.until(lambda: here.state(id) == "ready")
+        assert await session.requests.one(id) == "served"
+
+
 async def test_a_drain_of_a_host_that_is_offline_waits_for_it(autojump_clock):
     async with fleet() as here, here.daemon() as session:
         await here.all_here(session)
