@@ -36,8 +36,8 @@ _ACTIONS = {
     "deploy": "send a deployment document",
     "invite": "let a machine join this server",
     "join": "make this machine a host of a server",
-    "drain": "move everything off a host",
-    "undrain": "let a drained host be used again",
+    "drain": "move everything off a machine",
+    "undrain": "let a drained machine be used again",
     "revoke": "shut a host out for ever, or until it is invited back",
     "list": "list what there is",
     "status": "show how things stand",
@@ -121,6 +121,14 @@ def _add_hosts(leaves: Leaves) -> None:
         parser.add_argument("host", metavar="HOST", help="its name or id")
         if action == "drain":
             parser.add_argument("--wait", action="store_true", help="wait until nothing runs there")
+        add_request_id(parser)
+    for action, help in (
+        ("drain", "stop what runs on this standalone machine, and start nothing"),
+        ("undrain", "let a drained standalone machine be used again"),
+    ):
+        parser = leaves.add(f"{action} standalone", f"hosts:{action}", help)
+        if action == "drain":
+            parser.add_argument("--wait", action="store_true", help="wait until nothing runs")
         add_request_id(parser)
     leaves.add("list hosts", "hosts:list_hosts", "list the machines of a server")
     inspect = leaves.add("inspect host", "hosts:inspect", "show a machine's full record")

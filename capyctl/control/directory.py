@@ -37,6 +37,9 @@ class Directory:
     open_operations: dict[DeploymentId, dict[str, Operation]] = attrs.field(factory=dict)
     admissions: dict[DeploymentId, Admission] = attrs.field(factory=dict)
     hosts: dict[HostId, HostRecord] = attrs.field(factory=dict)
+    own_host: HostId | None = None
+    """The machine inside a standalone daemon, which is not among the hosts. What is on record of
+    it is only whether it is drained."""
     draining: frozenset[HostId] = frozenset()
     invitations: dict[str, Invitation] = attrs.field(factory=dict)
     certificates_end_at_ms: dict[HostId, int] = attrs.field(factory=dict)
@@ -80,6 +83,8 @@ class Directory:
                     operations[record.id] = record
                 else:
                     operations.pop(record.id, None)
+            case HostRecord() if record.id == self.own_host:
+                self.draining = frozenset({record.id} if record.draining else ())
             case HostRecord():
                 self.hosts[record.id] = record
                 drained = (r.id for r in self.hosts.values() if r.draining)
@@ -97,6 +102,10 @@ class Directory:
     def instance(self, id: InstanceId) -> Instance:
         """The committed record; a fresh one for an instance that never was anything."""
         return self.instances.get(id.deployment, {}).get(id.index) or Instance(id=id)
+
+    def own_record(self, id: HostId) -> HostRecord:
+        """Of the machine inside a standalone daemon."""
+        return HostRecord(id=id, name=id, draining=id in self.draining)
 
     def admission(self, id: DeploymentId) -> Admission:
         """The deployment's counter and queue; made at first use, the same ever after."""

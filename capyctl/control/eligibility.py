@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from capyctl.control.sessions import Session, SessionState
 from capyctl.domain.hosts import Compatibility, HostRecord, HostState
+from capyctl.domain.ids import HostId
 from capyctl.messages.placement import HostEligible
 
 
@@ -41,5 +42,11 @@ def eligibility(record: HostRecord, session: Session | None) -> HostEligible:
     return HostEligible(host=record.id, eligible=why is None, why=why or "", parks=fits)
 
 
+def own_eligibility(host: HostId, *, drained: bool) -> HostEligible:
+    """The same of the own machine of a standalone daemon, which is always there."""
+    return HostEligible(host=host, eligible=not drained, why=OWN_DRAINED if drained else "")
+
+
+OWN_DRAINED = "draining; `capyctl undrain standalone` lets it be used again"
 SUPPORTED = Compatibility.SUPPORTED
 _PARKS = frozenset({SUPPORTED, Compatibility.UPGRADE_RECOMMENDED})

@@ -15,6 +15,7 @@ from capyctl.control.books import Books
 from capyctl.control.catalogue import CatalogueActor, CatalogueNeeds
 from capyctl.control.hosts import HostsNeeds, hosts_maker
 from capyctl.control.model_files import Resolver
+from capyctl.control.own_host import own_host_maker
 from capyctl.control.placement import PlacementActor
 from capyctl.control.surroundings import World
 from capyctl.domain.events import NewEvent
@@ -31,8 +32,8 @@ class ControlPlane:
     system: System
     catalogue: Ref[Any]
     placement: Ref[Any]
-    hosts: Ref[Any] | None
-    """The hosts actor; None in a standalone daemon."""
+    hosts: Ref[Any]
+    """The hosts actor, or that of the own machine in a standalone daemon."""
     books: Books
     """What placement keeps. Only its actor changes it."""
 
@@ -90,7 +91,7 @@ async def open_control(
     deployments = Supervisor("deployments")
     async with open_system(observer=observer, name="control") as system:
         placement = await system.start_child(ChildSpec(name="placement", make=make_placement))
-        hosts = None if reach is None else await _start_hosts(system, world, placement, reach)
+        hosts = await _start_hosts(system, world, placement, own_host, reach)
         await system.start_child(instances.as_child())
         await system.start_child(deployments.as_child())
         needs = CatalogueNeeds(
@@ -114,7 +115,17 @@ async def open_control(
         )
 
 
-async def _start_hosts(system: System, world: World, placement: Ref[Any], reach: Reach) -> Ref[Any]:
+async def _start_hosts(
+    system: System,
+    world: World,
+    placement: Ref[Any],
+    own_host: HostId | None,
+    reach: Reach | None,
+) -> Ref[Any]:
+    if reach is None:
+        assert own_host is not None
+        make = own_host_maker(world, placement, own_host)
+        return await system.start_child(ChildSpec(name="own-host", make=make))
     needs = HostsNeeds(
         world=world,
         placement=placement,

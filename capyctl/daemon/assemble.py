@@ -13,12 +13,13 @@ from capyctl import __version__
 from capyctl.config.complete import Checks, complete_deployment
 from capyctl.config.resolve import resolve
 from capyctl.config.settings import StandaloneSettings
+from capyctl.contracts.management import Invite
 from capyctl.control.recover import ControlPlane, open_control
 from capyctl.control.sampler import SamplerActor
 from capyctl.daemon.clock import UlidIds
 from capyctl.daemon.hosts_view import HostsView, OwnHost
 from capyctl.daemon.machine import OwnMachine
-from capyctl.daemon.management import DaemonManagement
+from capyctl.daemon.management import DaemonManagement, HostChanges, MadeInvitation
 from capyctl.daemon.mirrors import (
     Daemon,
     FailureLog,
@@ -79,7 +80,7 @@ async def open_daemon(
             outside,
             store=store,
             stored=stored,
-            directory=directory_of(stored, settings.queue),
+            directory=directory_of(stored, settings.queue, own_host=HostId(settings.host)),
             ids=ids,
             log=log,
         )
@@ -117,6 +118,7 @@ async def _over(
             load_view=mirrors.load_view,
             completer=Completer(publishing=publishing, settings=settings),
             hosts_view=HostsView(world=mirrors.world, books=control.books, own=own),
+            host_changes=HostChanges(hosts=control.hosts, make_invitation=_no_invitation),
         )
         try:
             yield StandaloneDaemon(
@@ -129,6 +131,13 @@ async def _over(
             )
         finally:
             mirrors.hub.close()
+
+
+def _no_invitation(asked: Invite, host: HostId | None) -> MadeInvitation:
+    raise Refused(
+        "unsupported_capability",
+        "This is a standalone machine; hosts are invited and revoked on a server",
+    )
 
 
 async def _start_sampler(control: ControlPlane, mirrors: Mirrors, host: HostId) -> None:

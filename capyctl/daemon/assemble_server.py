@@ -225,7 +225,6 @@ async def _over(parts: Parts, asking: Asking, log: Log) -> AsyncIterator[ServerD
         observer=FailureLog(log),
         idle=IdlePolicy(ready_s=settings.ready_idle_s, parked_s=settings.parked_idle_s),
     ) as control:
-        assert control.hosts is not None
         asking.hosts = control.hosts
         ears.news = HostNews(directory, log, silent_s=settings.suspend_s, lost_s=settings.lost_s)
         ears.hearing = Hearing(

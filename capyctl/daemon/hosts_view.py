@@ -9,7 +9,7 @@ import attrs
 
 from capyctl import __version__
 from capyctl.control.books import Books
-from capyctl.control.eligibility import why_not_eligible
+from capyctl.control.eligibility import OWN_DRAINED, why_not_eligible
 from capyctl.control.sessions import Session, SessionState
 from capyctl.control.surroundings import World
 from capyctl.domain.devices import MemoryDomain
@@ -70,6 +70,8 @@ class HostsView:
     def find(self, id_or_name: str) -> HostRecord:
         """A machine that is on record. Raises Refused(not_found)."""
         hosts = self.world.directory.hosts
+        if self.own is not None and id_or_name == self.own.id:
+            return self.world.directory.own_record(self.own.id)
         found = hosts.get(HostId(id_or_name)) or host_named(hosts.values(), id_or_name)
         if found is None:
             raise Refused("not_found", f"There is no host {id_or_name}")
@@ -83,10 +85,13 @@ class HostsView:
 
     def _of_own(self, own: OwnHost) -> HostParts:
         publication = own.publication()
+        draining = own.id in self.world.directory.draining
         return HostParts(
             id=own.id,
             name=own.id,
             state="online",
+            ineligible=OWN_DRAINED if draining else None,
+            draining=draining,
             publication=publication,
             now_ms=self.world.clock.wall_ms(),
             use=self._use(own.id, publication),

@@ -61,12 +61,13 @@ class MadeInvitation:
 
 @attrs.frozen(kw_only=True, eq=False)
 class HostChanges:
-    """What a server does with machines; a standalone daemon has none of it."""
+    """What is done with machines."""
 
     hosts: Ref[Any]
-    """The hosts actor."""
+    """The hosts actor, or the one of the own machine."""
     make_invitation: Callable[[Invite, HostId | None], MadeInvitation]
-    """Of a new host, or (its id given) of one that is to come back. Nothing is stored by it."""
+    """Of a new host, or (its id given) of one that is to come back. Nothing is stored by it.
+    Raises Refused where there are no others."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -81,7 +82,7 @@ class DaemonManagement:
     load_view: LoadView
     completer: Callable[[Mapping[str, object]], DeploymentSpec]
     hosts_view: HostsView
-    host_changes: HostChanges | None = None
+    host_changes: HostChanges
 
     @property
     def incarnation(self) -> str:
@@ -155,29 +156,20 @@ class DaemonManagement:
         return self.hosts_view.one(id_or_name)
 
     async def act_on_host(self, host: HostId, request: ActOnHost) -> str:
-        changes = self._host_changes()
+        self._check_store()
         known = self.hosts_view.find(host)
-        return await self._ask(changes.hosts, attrs.evolve(request, host=known.id))
+        return await self._ask(self.host_changes.hosts, attrs.evolve(request, host=known.id))
 
     async def invite(self, request: Invite) -> str:
-        changes = self._host_changes()
+        self._check_store()
         known = self.hosts_view.find(request.name) if request.recover else None
-        made = changes.make_invitation(request, None if known is None else known.id)
+        made = self.host_changes.make_invitation(request, None if known is None else known.id)
         told = InviteHost(invitation=made.invitation, receipt=request.receipt)
-        response = await self._ask(changes.hosts, told)
+        response = await self._ask(self.host_changes.hosts, told)
         receipt = json.loads(response)
         if receipt["invitation_id"] != made.invitation.id:
             return response  # the key's first request came before: ours was not stored
         return canonical_json({**receipt, "document": made.document})
-
-    def _host_changes(self) -> HostChanges:
-        self._check_store()
-        if self.host_changes is None:
-            raise Refused(
-                "unsupported_capability",
-                "This is a standalone machine; hosts are invited, drained and revoked on a server",
-            )
-        return self.host_changes
 
     async def subscribe(self, after_seq: int | None) -> HubReader:
         subscription = self.hub.subscribe(after_seq)

@@ -143,9 +143,12 @@ def make_mirrors(
     )
 
 
-def directory_of(stored: Stored, queue: QueueLimits) -> Directory:
-    """What is durable, with the bounds of its queues."""
+def directory_of(
+    stored: Stored, queue: QueueLimits, *, own_host: HostId | None = None
+) -> Directory:
+    """What is durable, with the bounds of its queues. ``own_host``: of a standalone daemon."""
     directory = Directory(
+        own_host=own_host,
         running_max=queue.running_per_deployment_max,
         pending_max=queue.pending_per_deployment_max,
         bounds=QueueBounds(total_max=queue.pending_total_max, bytes_max=queue.buffered_bytes_max),

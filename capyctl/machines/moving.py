@@ -19,7 +19,10 @@ _LEAVES = frozenset({InstanceState.READY, InstanceState.PARKED, InstanceState.WA
 
 
 def move(picture: Picture, moment: Moment) -> Accepted | None:
-    """1. One that sits on a drained host is stopped. 2. One that left, and ran, is started."""
+    """1. One that sits on a drained host is stopped. 2. One that left, and ran, is started.
+
+    A start waits, without a deadline, while every machine that could take it is drained.
+    """
     return _leave(picture, moment) or _arrive(picture, moment)
 
 
@@ -67,6 +70,8 @@ def _arrive(picture: Picture, moment: Moment) -> Accepted | None:
         if one.state is InstanceState.READY and one.host not in picture.draining:
             return Accepted(deployment=rest)
         if one.state in EMPTY and deployment.resolved is not None:
+            if {c.host for c in deployment.resolved.candidates} <= picture.draining:
+                continue  # There is nowhere to go: it comes back once one of them is undrained.
             return begin_starts(
                 rest,
                 deployment.resolved,

@@ -402,3 +402,22 @@ def test_a_machine_that_never_joined_is_told_what_is_missing(tmp_path):
     assert rows["identity"] == "failed"
     assert rows["role"] == "warning"
     assert "error [unhealthy]" in ran.err
+
+
+def test_a_server_is_not_drained_as_a_machine_alone(management, bench):
+    ran = bench.run("drain", "standalone")
+
+    assert ran.status == 2
+    assert "capyctl drain host NAME" in ran.err
+    assert management.changes == []
+
+
+def test_the_machine_of_a_standalone_role_needs_no_name(management, tmp_path):
+    alone = Bench(tmp_path / "alone", management.address)
+    management.answers = [receipt("drain")]
+
+    ran = alone.run("drain", "standalone")
+
+    assert ran.status == 0
+    assert "capyctl undrain standalone" in ran.out
+    assert management.changes[0].path == f"{PREFIX}/hosts/{HOST}/actions"

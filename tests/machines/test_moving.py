@@ -59,12 +59,16 @@ def test_elsewhere_nothing_is_stopped():
 
 
 def test_once_it_is_down_it_is_started_without_moving_others():
-    found = progress(drained(instance(S.STOPPED), moves=(0,)), moment())
+    found = progress(picture(instance(S.STOPPED), moves=(0,)), moment())
 
     ((index, message),) = found.tell
     assert (index, type(message), message.order.cause) == (0, Start, Cause.DRAIN)
     assert not message.order.may_evict
     assert found.deployment.moves == ()
+
+
+def test_it_waits_while_every_machine_that_could_take_it_is_drained():
+    assert progress(drained(instance(S.STOPPED), moves=(0,)), moment()) is None
 
 
 @pytest.mark.parametrize("state", [S.QUEUED, S.STARTING])

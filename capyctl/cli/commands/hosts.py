@@ -20,6 +20,7 @@ from capyctl.client.requests import PREFIX
 
 Row = Mapping[str, Any]
 
+STANDALONE = "standalone"
 DRAIN_S_MAX = 960.0
 DRAIN_POLL_S = 0.5
 GIB = 1 << 30
@@ -73,7 +74,7 @@ def invite(call: Call) -> int:
 
 
 def drain(call: Call) -> int:
-    """`drain host`"""
+    """`drain host` and `drain standalone`"""
     receipt, client = _act(call, "drain")
     host = _host(client, str(receipt["host_id"]))
     is_away = host["state"] not in ("online", "suspended")
@@ -87,18 +88,21 @@ def drain(call: Call) -> int:
         "under_way": f"under way: {_names(host)}",
         "done": "done: nothing runs there",
     }
+    undone = call.options.resource
+    if undone != STANDALONE:
+        undone = f"host {host['name']}"
     call.show(
         value,
         summary(
             _SAID["drain"].format(host["name"]),
-            [("Stops", words[stops]), ("Undo", f"capyctl undrain host {host['name']}")],
+            [("Stops", words[stops]), ("Undo", f"capyctl undrain {undone}")],
         ),
     )
     return 0
 
 
 def undrain(call: Call) -> int:
-    """`undrain host`"""
+    """`undrain host` and `undrain standalone`"""
     receipt, _ = _act(call, "undrain")
     call.show(receipt, summary(_SAID["undrain"].format(receipt["host_name"])))
     return 0
@@ -141,15 +145,32 @@ def inspect(call: Call) -> int:
 
 
 def _act(call: Call, action: str) -> tuple[dict[str, Any], Client]:
-    wanted = call.options.host
     client = call.client()
-    request = open_request(call, client.role, {"command": f"{action} host", "target": wanted})
+    resource = call.options.resource
+    wanted = _own_host(client) if resource == STANDALONE else call.options.host
+    intent = {"command": f"{action} {resource}", "target": wanted}
+    request = open_request(call, client.role, intent)
     step = request.stored("action")
     if step is None:
         id = _host(client, wanted)["host_id"]
         path = f"{PREFIX}/hosts/{id}/actions"
         step = request.record("action", "POST", path, {"action": action})
     return send_host_change(client, step), client
+
+
+def _own_host(client: Client) -> str:
+    """The id of the machine of a standalone role.
+
+    Raises:
+        CommandFailed: ``invalid_request``: it is a server, which has hosts.
+    """
+    if client.role.kind != STANDALONE:
+        raise CommandFailed(
+            "invalid_request",
+            "this is a server: name one of its machines, as `capyctl drain host NAME`",
+        )
+    (own,) = client.read("/hosts")["hosts"]
+    return str(own["host_id"])
 
 
 def _host(client: Client, id_or_name: str) -> dict[str, Any]:
