@@ -165,6 +165,9 @@ def stopped_refusal(deployment: Deployment) -> InferenceRefusal:
         ),
     )
 
+NOT_CLEARING = frozenset({"invalid_root", "unsafe_file", "too_large"})
+"""Diagnostics of a measurement that waiting alone does not end: somebody must act on the files."""
+
 
 def source_failure(deployment: Deployment) -> str | None:
     """Why the files will not come by waiting; None while they may."""
@@ -223,5 +226,13 @@ def refusal(picture: Picture) -> InferenceRefusal | None:
     if failure is not None:
         return InferenceRefusal(
             code="conflict", message=f"The files of `{name}` cannot be fetched: {failure}."
+        )
+    if digest.state is DigestState.PENDING and digest.diagnostic in NOT_CLEARING:
+        return InferenceRefusal(
+            code="conflict",
+            message=(
+                f"`{name}` cannot start: {digest.detail or digest.diagnostic}. "
+                "Its files are looked at again within a minute."
+            ),
         )
     return None

@@ -106,6 +106,16 @@ def test_a_stopped_model_is_a_conflict(daemon):
     assert_readable(caught.value, "deployment_stopped")
 
 
+def test_a_model_without_files_is_a_conflict(daemon):
+    body = {"config": {"name": "gone", "model": "gone", "engine": "vllm"}, "activate": False}
+    daemon.change("POST", "/deployments", body, key="create-gone")
+    with client_of(daemon) as client:
+        with pytest.raises(openai.ConflictError) as caught:
+            client.chat.completions.create(model="gone", messages=HELLO)
+    assert_readable(caught.value, "conflict")
+    assert "No such file or directory" in caught.value.body["message"]
+
+
 def test_more_than_run_and_wait_is_a_rate_limit(daemon):
     id = daemon.create("narrow", 1024)
     daemon.do(id, "start")

@@ -15,7 +15,7 @@ from capyctl.domain.checkpoints import (
 )
 from capyctl.domain.errors import Refused
 from capyctl.domain.units import GIB
-from capyctl.machines.checkpoint import measured, sourced
+from capyctl.machines.checkpoint import measured, sourced, unmeasured
 from capyctl.machines.deployment import refusal
 from capyctl.machines.start_action import check_startable
 from tests.machines.making import FACTS, RESOLVED, SPEC, picture
@@ -112,3 +112,23 @@ def test_requests_wait_for_files_that_may_come(news, code):
     found = refusal(attrs.evolve(picture(), deployment=coming(*news)))
 
     assert (found and found.code) == code
+
+
+@pytest.mark.parametrize(
+    ("diagnostic", "code"),
+    [
+        ("invalid_root", "conflict"),
+        ("unsafe_file", "conflict"),
+        ("too_large", "conflict"),
+        ("changed", None),
+        ("io_error", None),
+    ],
+)
+def test_requests_wait_for_a_measurement_unless_only_people_can_mend_it(diagnostic, code):
+    fresh = picture(checkpoint=CheckpointRecord(), resolved=None).deployment
+    deployment = unmeasured(fresh, diagnostic, "/models/a: no such directory")
+
+    found = refusal(attrs.evolve(picture(), deployment=deployment))
+
+    assert (found and found.code) == code
+    assert found is None or "/models/a: no such directory" in found.message
