@@ -23,7 +23,9 @@ from capyctl.engines.runtime_dir import ensure_runtime
 from capyctl.launch.addresses import ephemeral_overlap
 from capyctl.launch.orphans import reap_orphans
 from capyctl.link.identity import HostIdentity, HostTls, IdentityUnusable, read_identity
+from capyctl.link.peers import how_to_return
 from capyctl.telemetry.log import Log
+from capyctl.wire.link import Refused
 
 
 def run_host(
@@ -119,10 +121,19 @@ class _Ended:
 
     async def link(self, role: HostRole, scope: trio.CancelScope) -> None:
         refused = await role.keep_linked()
-        kept = "its engines run on" if role.service.records else "no engine runs"
-        self.refused = RoleRefused(refused.code, f"{refused.message}. {kept.capitalize()}")
+        self.refused = RoleRefused(refused.code, sent_away(refused, role.tls.identity.name))
         role.ingress.close_all()
         scope.cancel()
+
+
+def sent_away(refused: Refused, name: str) -> str:
+    """The last words of a host that its server does not take any more, with what to do.
+
+    A server that refuses in the handshake has no words of its own.
+    """
+    again = how_to_return(name)
+    what = "" if again in refused.message else f"; to take it back: {again}"
+    return f"{refused.message}{what}. Engines that run here go on"
 
 
 def _banner(role: HostRole, log: Log) -> None:

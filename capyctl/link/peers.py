@@ -74,10 +74,7 @@ def refusal(
 
 def record_refusal(record: HostRecord, fingerprint: str | None) -> PeerRefusal | None:
     """Why a host that shows this certificate may not go on; None when it may."""
-    again = (
-        f"on the server `capyctl invite host {record.name} --recover --output F`, on this machine "
-        "`capyctl join host --recover --join-file F`, then start it again"
-    )
+    again = how_to_return(record.name)
     if record.state is HostState.REVOKED:
         return PeerRefusal(
             code="host_revoked",
@@ -91,6 +88,14 @@ def record_refusal(record: HostRecord, fingerprint: str | None) -> PeerRefusal |
             f"revoke host {record.name}`, and then {again}",
         )
     return None
+
+
+def how_to_return(name: str) -> str:
+    """What takes a host back that was revoked."""
+    return (
+        f"on the server `capyctl invite host {name} --recover --output F`, on this machine "
+        "`capyctl join host --recover --join-file F`, then start it again"
+    )
 
 
 def why_refused(problem: BaseException) -> str | None:
