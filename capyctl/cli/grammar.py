@@ -225,7 +225,12 @@ def _add_documents(leaves: Leaves) -> None:
     validate.add_argument("--file", required=True, metavar="FILE", help="a document of any kind")
     show = leaves.add("config show", "documents:show", "show every setting and its source")
     show.add_argument("--role", choices=tuple(_ROLES), help="of this role")
-    for parser in (validate, show):
+    inspect = leaves.add(
+        "inspect config", "documents:inspect_config", "show the settings that are stated"
+    )
+    inspect.add_argument("--effective", action="store_true", help="and all that have their default")
+    inspect.add_argument("--role", choices=tuple(_ROLES), help="of this role")
+    for parser in (validate, show, inspect):
         parser.add_argument(
             "--set", action="append", default=[], metavar="PATH=VALUE", help="lay a setting over it"
         )

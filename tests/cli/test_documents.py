@@ -63,6 +63,41 @@ def test_settings_are_shown_with_their_source(offline):
     assert set(offline.run(*words, "--json").value) == {"role", "document", "settings"}
 
 
+@pytest.fixture
+def written(offline):
+    config = offline.state_root / "config"
+    config.mkdir(parents=True)
+    (config / "host.yaml").write_text(
+        "schema_version: 1\nkind: host\nname: a\n"
+        "model_sources: {huggingface_token_file: /keys/hf}\n"
+        "local_engine: {vllm: /opt/vllm, args: [--api-key, abc123]}\n"
+        "runtime_profiles:\n  mine:\n    engine: vllm\n    executable: /opt/vllm\n"
+        "    build_fingerprint: x\n    env: {HF_TOKEN: abc123}\n"
+    )
+    return offline
+
+
+def test_the_settings_that_are_stated_are_inspected(written):
+    stated = written.run("inspect", "config", "--role", "host", "--json").value
+    words = ("inspect", "config", "--effective", "--role", "host", "--json")
+    effective = written.run(*words).value
+
+    assert {row["source"] for row in stated["settings"]} == {"yaml"}
+    assert len(effective["settings"]) > len(stated["settings"])
+    assert effective == written.run("config", "show", "--role", "host", "--json").value
+
+
+@pytest.mark.parametrize("words", [("inspect", "config", "--effective"), ("config", "show")])
+def test_no_secret_is_shown(written, words):
+    ran = written.run(*words, "--role", "host", "--json")
+
+    assert ran.status == 0
+    assert "abc123" not in ran.out
+    values = {row["path"]: row["value"] for row in ran.value["settings"]}
+    assert values["model_sources.huggingface_token_file"] == "[redacted]"
+    assert values["local_engine.vllm"] == "/opt/vllm"
+
+
 def test_nothing_is_written(offline):
     offline.run("config", "show")
 

@@ -1,4 +1,4 @@
-"""validate config and config show: documents and settings, without asking a running role."""
+"""validate config, config show and inspect config: without asking a running role."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from capyctl.cli.role import explicit_config, kinds_of, read_document, role_docu
 
 if TYPE_CHECKING:
     from capyctl.config.role_document import Laid, Role
+    from capyctl.config.role_settings import Setting
 
 ROLES = ("standalone", "server", "host")
 _SHOWN = ("SETTING", "VALUE", "SOURCE")
@@ -42,16 +43,42 @@ def validate(call: Call) -> int:
 
 def show(call: Call) -> int:
     """`config show`"""
+    return _show(call, stated_only=False)
+
+
+def inspect_config(call: Call) -> int:
+    """`inspect config`"""
+    return _show(call, stated_only=not call.options.effective)
+
+
+def _show(call: Call, *, stated_only: bool) -> int:
     state_root = call.state_root()
     role = _role(call, state_root)
     with documents_refused():
         laid = _laid(call, role, state_root)
-    rows = [{"path": one.path, "value": one.value, "source": one.source} for one in laid.settings]
+    rows = [
+        {"path": one.path, "value": _redacted(one), "source": one.source}
+        for one in laid.settings
+        if not (stated_only and one.source == "default")
+    ]
     head = f"role {role}, document {laid.path}"
     text = table(_SHOWN, [tuple(row.values()) for row in rows])
     value = {"role": role, "document": str(laid.path), "settings": rows}
     call.show(value, f"{head}\n{text}")
     return 0
+
+
+def _redacted(setting: Setting) -> object:
+    """The value, without what is a secret in it."""
+    from capyctl.config.named_settings import SECRET_PATHS
+    from capyctl.config.overrides import matches
+    from capyctl.wire.redaction import REDACTED, redacted
+
+    if setting.value and any(matches(setting.path, secret) for secret in SECRET_PATHS):
+        return REDACTED
+    name = setting.path.rpartition(".")[2]
+    shown: Any = redacted({name: setting.value})
+    return shown[name]
 
 
 def _role(call: Call, state_root: Path) -> str:
