@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
+from collections.abc import Container
 from pathlib import Path
 
 import attrs
@@ -14,6 +17,8 @@ from capyctl.launch.redaction import Redactor
 FILE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_COUNT = 2
 """Older files beside the present one: ``.log.1``, ``.log.2``."""
+KEPT_S = 14 * 24 * 3600.0
+"""A launch's output is kept this long after its last line."""
 _PLAIN_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
 
@@ -41,10 +46,33 @@ class Logs:
         path = self.path(deployment, launch)
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        os.utime(path.parent)  # so that nobody takes it for one that is left
         if raw:
             marker = os.open(raw_marker(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.close(marker)
         return path
+
+    def prune(self, running: Container[LaunchId]) -> int:
+        """Remove what launches wrote that ended over `KEPT_S` ago; how many. Blocks.
+
+        ``running``: launches whose files stay, however quiet they are. What cannot be removed is
+        left for the next time.
+        """
+        before_s = time.time() - KEPT_S
+        removed = 0
+        for log in (self.state_dir / "logs").glob("*/*.log"):
+            launch = LaunchId(log.stem)
+            with contextlib.suppress(OSError):
+                if launch in running or log.stat().st_mtime >= before_s:
+                    continue
+                for file in (*log.parent.glob(f"{log.name}.*"), log):
+                    file.unlink()
+                removed += 1
+        for folder in (self.state_dir / "logs").glob("*"):
+            with contextlib.suppress(OSError):
+                if folder.stat().st_mtime < before_s:
+                    folder.rmdir()  # only where nothing is in it
+        return removed
 
     def tail(
         self, deployment: DeploymentId, launch: LaunchId, *, bytes_max: int, redactor: Redactor

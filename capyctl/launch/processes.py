@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -29,11 +30,14 @@ from capyctl.launch.spawning import (
     start_programs,
     tell_both,
 )
+from capyctl.launch.strays import find_launches
 
 RECORD_EVERY_S = 5.0
 """How often the members of a watched launch are taken in: a whole look at ``/proc`` each."""
 LAST_WORDS_S = 0.25
 """How long an exit may wait for the last lines to reach the log."""
+PRUNE_EVERY_S = 24 * 3600.0
+"""Between two looks for logs that are kept no longer."""
 REAP_POLL_S = 0.001
 REMEMBERED_COUNT_MAX = 1000
 """Ended launches whose exit code is still known, and logs whose secrets are."""
@@ -59,6 +63,7 @@ class LocalProcesses:
 
     def __init__(self, state_dir: Path) -> None:
         self._logs = Logs(state_dir)
+        self._prune_s = 0.0
         self._latches: dict[LaunchId, LaunchPrograms] = {}
         self._launches: dict[ProcessIdentity, _Launch] = {}
         self._relays: dict[int, ProcessIdentity] = {}
@@ -88,11 +93,20 @@ class LocalProcesses:
 
     def _start(self, command: Command) -> LaunchPrograms:
         check_command(command)
+        self._prune_logs()
         try:
             log = self._logs.prepare(command.deployment, command.launch, raw=command.raw_log)
             return start_programs(log)
         except (OSError, ValueError) as error:
             raise SpawnFailed(f"the latch or its log could not be started: {error}") from error
+
+    def _prune_logs(self) -> None:
+        """Once a day, at a launch: whoever launches nothing writes no logs either."""
+        now_s = time.monotonic()
+        if now_s < self._prune_s:
+            return
+        self._prune_s = now_s + PRUNE_EVERY_S
+        self._logs.prune(find_launches(self._logs.state_dir).keys())
 
     async def open_latch(self, launch: LaunchId) -> None:
         """See the contract; SpawnFailed also when the command cannot be executed.

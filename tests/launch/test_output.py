@@ -1,8 +1,10 @@
 """A tail is whole lines within its bound, redacted once more."""
 
+import os
+
 import pytest
 
-from capyctl.launch.output import Logs
+from capyctl.launch.output import KEPT_S, Logs
 from capyctl.launch.redaction import Redactor
 
 
@@ -67,3 +69,36 @@ def test_an_id_that_is_no_file_name_is_refused(logs, name):
 
 def test_nothing_there_is_none(logs):
     assert tail(logs, 100) is None
+
+
+def written(logs, launch, *, age_s):
+    """A launch's three files, last written ``age_s`` ago."""
+    path = logs.prepare("D", launch, raw=True)
+    now_s = os.stat(path.parent).st_mtime
+    for name in (path.name, f"{path.name}.1", f"{path.name}.raw"):
+        path.with_name(name).write_text("a line\n")
+        os.utime(path.with_name(name), (now_s - age_s, now_s - age_s))
+    return path
+
+
+def test_output_is_kept_for_a_while_after_its_last_line(logs):
+    old = written(logs, "OLD", age_s=KEPT_S + 60)
+    young = written(logs, "YOUNG", age_s=KEPT_S - 60)
+    quiet = written(logs, "QUIET", age_s=KEPT_S + 60)
+
+    assert logs.prune({"QUIET"}) == 1
+
+    left = {path.name for path in old.parent.iterdir()}
+    assert left == {f"{p.name}{end}" for p in (young, quiet) for end in ("", ".1", ".raw")}
+
+
+def test_a_deployment_that_wrote_nothing_for_long_leaves_no_folder(logs):
+    folder = written(logs, "OLD", age_s=KEPT_S + 60).parent
+
+    logs.prune(())
+    assert folder.exists()  # a launch that is being prepared may be about to write there
+
+    past_s = os.stat(folder).st_mtime - KEPT_S - 60
+    os.utime(folder, (past_s, past_s))
+    logs.prune(())
+    assert not folder.exists()
