@@ -291,7 +291,7 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
     def _drain(self, within_s: float) -> None:
         launch = self.one.launch_id
         assert launch is not None
-        self.timers.set("drain", within_s, m.DrainTimedOut(launch=launch))
+        self.timers.set("drain", within_s, m.DrainTimedOut(launch=launch, within_s=within_s))
         self._gate.watch_empty(lambda: self._drained(launch))
 
     def _drained(self, launch: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from capyctl.control.books import Books, Turn
+from capyctl.control.directory import Directory
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId
 from capyctl.domain.specs import Candidate, Charges, HostRefusal, Phase
@@ -156,11 +157,7 @@ class Outlook:
 
     def name(self, instance: InstanceId) -> str:
         """What people call an instance: its deployment, and its index where it has several."""
-        deployment = self._world.directory.deployments.get(instance.deployment)
-        if deployment is None:
-            return str(instance)
-        many = deployment.spec.instances > 1
-        return f"{deployment.spec.name}/{instance.index}" if many else deployment.spec.name
+        return name_of(instance, self._world.directory)
 
     def machine(self, host: HostId) -> str:
         """What people call a machine."""
@@ -171,3 +168,12 @@ class Outlook:
         """A machine that could run it has only just fallen silent, or is about to come back."""
         sessions = self._world.sessions
         return any(sessions.may_return_soon(host) for host, _ in found.closed)
+
+
+def name_of(instance: InstanceId, directory: Directory) -> str:
+    """Its deployment, and its index where that has several."""
+    deployment = directory.deployments.get(instance.deployment)
+    if deployment is None:
+        return str(instance)
+    many = deployment.spec.instances > 1
+    return f"{deployment.spec.name}/{instance.index}" if many else deployment.spec.name

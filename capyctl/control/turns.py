@@ -8,6 +8,7 @@ from typing import Any
 from actors import Timers
 from capyctl.contracts.store import Change, StoreBroken
 from capyctl.control.books import Books, Turn, Waiting
+from capyctl.control.outlook import name_of
 from capyctl.control.surroundings import World
 from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.operations import OperationKind
@@ -157,7 +158,7 @@ class Turns:
             return
         slow = min(turn.switch.left, key=str)
         why = f"not parked or stopped within {SWITCH_S_MAX:.0f} s"
-        await self.step(turn, sw.VictimStayed(slow, why))
+        await self.step(turn, sw.VictimStayed(slow, why, name_of(slow, self._world.directory)))
 
     async def _too_little(self, turn: Turn) -> None:
         """All gave way, and there is still no room: the request gets another round."""
@@ -181,7 +182,8 @@ class Turns:
     async def victim_stayed(self, instance: InstanceId, reason: str) -> None:
         for turn in list(self._books.turns.values()):
             if instance in turn.switch.left:
-                await self.step(turn, sw.VictimStayed(instance, reason))
+                name = name_of(instance, self._world.directory)
+                await self.step(turn, sw.VictimStayed(instance, reason, name))
 
     async def target(self, instance: InstanceId, happened: SwitchEvent) -> None:
         """The instance that a switch was for is up, or gone."""

@@ -176,6 +176,15 @@ def _park_window_s(one: Instance, moment: Moment) -> float:
     return max(1.0, min(PARK_S_MAX, left_s))
 
 
+def still_ran(event: DrainTimedOut) -> str:
+    """Why a drain came to nothing: how many requests it waited for, and how long."""
+    count = event.open_count
+    requests = "1 request" if count == 1 else f"{count} requests"
+    return (
+        f"{requests} still ran when the drain of {event.within_s:g} s ended; answers are never cut"
+    )
+
+
 def serve_on(
     one: Instance, event: DrainTimedOut | EngineNotParked, moment: Moment
 ) -> Step[Instance]:
@@ -185,8 +194,8 @@ def serve_on(
     runs, is stopped.
     """
     match event:
-        case DrainTimedOut(open_count=count):
-            why = f"{count} requests still ran when the drain ended; answers are never cut"
+        case DrainTimedOut():
+            why = still_ran(event)
         case EngineNotParked(reason=reason):
             why = reason
     failure = Failure("park_refused", why)

@@ -25,7 +25,7 @@ from capyctl.machines.instance import (
     WithdrawMemory,
 )
 from capyctl.machines.observed import STOPS, woke
-from capyctl.machines.parking import PARK_GATE, STOP_GATE, evict_by_park
+from capyctl.machines.parking import PARK_GATE, STOP_GATE, evict_by_park, still_ran
 from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed, then_done
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
@@ -246,7 +246,7 @@ def never_cuts(one: Instance) -> bool:
 
 
 def _serve_on(one: Instance, event: DrainTimedOut, moment: Moment) -> Step[Instance]:
-    why = f"{event.open_count} requests still ran when the drain ended; answers are never cut"
+    why = still_ran(event)
     cleared, ended, voided = end_open(
         one, OperationState.CANCELLED, failure=Failure("drain_timed_out", why)
     )

@@ -67,6 +67,8 @@ class VictimGone:
 class VictimStayed:
     instance: InstanceId
     reason: str
+    name: str = ""
+    """What people call it."""
 
 
 Happening: TypeAlias = SwitchEvent | VictimGone | VictimStayed
@@ -115,10 +117,10 @@ def advance(switch: Switch, happened: Happening) -> Switch:
             if left or switch.state is SwitchState.RELEASED:
                 return gone
             return attrs.evolve(gone, state=SwitchState.RELEASED)
-        case VictimStayed(instance=instance, reason=reason):
+        case VictimStayed(instance=instance, reason=reason, name=name):
             if instance not in switch.left:
                 return switch
-            why = f"{instance} did not give way: {reason}"
+            why = f"{name or instance} did not give way: {reason}"
             return attrs.evolve(switch, state=SwitchState.FAILED, failed_because=why)
         case SwitchEvent.TARGET_UP:
             return attrs.evolve(switch, state=SwitchState.COMPLETED)

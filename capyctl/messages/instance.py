@@ -215,6 +215,8 @@ class DrainTimedOut:
 
     launch: LaunchId
     open_count: int = 0
+    within_s: float = 0.0
+    """How long they were given."""
 
 
 @attrs.frozen(kw_only=True)
