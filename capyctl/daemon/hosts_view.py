@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -29,6 +29,9 @@ _SHOWN = {
 }
 
 
+Hosted: TypeAlias = dict[HostId, list[HostedInstance]]
+
+
 @attrs.frozen(kw_only=True)
 class OwnHost:
     """The machine inside a standalone daemon."""
@@ -49,7 +52,11 @@ class HostsView:
 
     def every(self) -> dict[str, Any]:
         """The body of GET hosts, sorted by name."""
-        shown = [render_host(parts) for parts in self._parts()]
+        hosted = self._hosted()
+        records = self.world.directory.hosts.values()
+        shown = [render_host(self._of_record(record, hosted)) for record in records]
+        if self.own is not None:
+            shown.append(render_host(self._of_own(self.own, hosted)))
         return {
             "api_version": "1",
             "hosts": sorted(shown, key=lambda host: (host["name"], host["host_id"])),
@@ -59,13 +66,12 @@ class HostsView:
 
     def one(self, id_or_name: str) -> dict[str, Any]:
         """The body of GET hosts/{id or name}. Raises Refused(not_found)."""
-        found = next((parts for parts in self._parts() if parts.id == id_or_name), None)
-        if found is None:
-            named = host_named(self.world.directory.hosts.values(), id_or_name)
-            if named is None:
-                raise Refused("not_found", f"There is no host {id_or_name}")
-            found = self._of_record(named)
-        return {"api_version": "1", **render_host(found)}
+        if self.own is not None and self.own.id == id_or_name:
+            parts = self._of_own(self.own, self._hosted(self.own.id))
+        else:
+            record = self.find(id_or_name)
+            parts = self._of_record(record, self._hosted(record.id))
+        return {"api_version": "1", **render_host(parts)}
 
     def find(self, id_or_name: str) -> HostRecord:
         """A machine that is on record. Raises Refused(not_found)."""
@@ -77,13 +83,7 @@ class HostsView:
             raise Refused("not_found", f"There is no host {id_or_name}")
         return found
 
-    def _parts(self) -> list[HostParts]:
-        found = [self._of_record(record) for record in self.world.directory.hosts.values()]
-        if self.own is not None:
-            found.append(self._of_own(self.own))
-        return found
-
-    def _of_own(self, own: OwnHost) -> HostParts:
+    def _of_own(self, own: OwnHost, hosted: Hosted) -> HostParts:
         publication = own.publication()
         draining = own.id in self.world.directory.draining
         return HostParts(
@@ -96,10 +96,10 @@ class HostsView:
             now_ms=self.world.clock.wall_ms(),
             use=self._use(own.id, publication),
             sample_age_s=self._sample_age_s(own.id),
-            instances=self._instances(own.id),
+            instances=tuple(hosted.get(own.id, ())),
         )
 
-    def _of_record(self, record: HostRecord) -> HostParts:
+    def _of_record(self, record: HostRecord, hosted: Hosted) -> HostParts:
         session = self.world.sessions.of(record.id)
         return HostParts(
             id=record.id,
@@ -116,7 +116,7 @@ class HostsView:
             now_ms=self.world.clock.wall_ms(),
             use={} if record.publication is None else self._use(record.id, record.publication),
             sample_age_s=self._sample_age_s(record.id),
-            instances=self._instances(record.id),
+            instances=tuple(hosted.get(record.id, ())),
             rival=self.rival(record.id),
         )
 
@@ -147,23 +147,29 @@ class HostsView:
             available_bytes=None if looked is None else looked.available_bytes.get(domain.name),
         )
 
-    def _instances(self, host: HostId) -> tuple[HostedInstance, ...]:
+    def _hosted(self, only: HostId | None = None) -> Hosted:
+        """What holds memory on each host, by name; of one host where that is given."""
         directory = self.world.directory
-        found = []
+        found: Hosted = {}
         for id, mine in directory.instances.items():
             deployment = directory.deployments.get(id)
-            if deployment is None:
+            holding = [
+                (one, one.held.candidate.host)
+                for one in mine.values()
+                if one.held is not None and only in (None, one.held.candidate.host)
+            ]
+            if deployment is None or not holding:
                 continue
             operations = directory.open_operations.get(id, {})
             picture = Picture(deployment=deployment, instances=mine, operations=operations)
-            found += [
-                HostedInstance(
+            for one, host in holding:
+                shown = HostedInstance(
                     deployment=id,
                     name=deployment.spec.name,
                     index=one.id.index,
                     observed=observed_instance(one, picture.accepted(one)),
                 )
-                for one in mine.values()
-                if one.held is not None and one.held.candidate.host == host
-            ]
-        return tuple(sorted(found, key=lambda one: (one.name, one.index)))
+                found.setdefault(host, []).append(shown)
+        for there in found.values():
+            there.sort(key=lambda one: (one.name, one.index))
+        return found
