@@ -168,6 +168,7 @@ class HostsView:
                     name=deployment.spec.name,
                     index=one.id.index,
                     observed=observed_instance(one, picture.accepted(one)),
+                    profile=deployment.spec.profile,
                 )
                 found.setdefault(host, []).append(shown)
         for there in found.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -44,6 +44,8 @@ class HostedInstance:
     name: str
     index: int
     observed: str
+    profile: str = ""
+    """That its deployment names."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +88,7 @@ def render_host(parts: HostParts) -> dict[str, Any]:
         "binary_version": None if published is None else published.version,
         "capabilities": [] if published is None else list(published.capabilities),
         "labels": {} if published is None else dict(published.labels),
-        "profiles": [] if published is None else _profiles(published),
+        "profiles": [] if published is None else _profiles(published, parts.instances),
         "gpus": [] if published is None else _gpus(published),
         "memory": [] if published is None else _memory(parts, published),
         "sample_age_ms": None if parts.sample_age_s is None else round(parts.sample_age_s * 1000),
@@ -121,13 +123,17 @@ def render_host(parts: HostParts) -> dict[str, Any]:
     return entry
 
 
-def _profiles(published: HostPublication) -> list[dict[str, Any]]:
+def _profiles(
+    published: HostPublication, instances: Sequence[HostedInstance]
+) -> list[dict[str, Any]]:
     return [
         {
             "name": profile.name,
             "family": profile.family,
             "revision": str(profile.revision),
             "version": profile.version,
+            "deep_park": profile.deep_park,
+            "deployments": sorted({one.name for one in instances if one.profile == profile.name}),
         }
         for profile in published.profiles
     ]

@@ -42,6 +42,8 @@ class HostProfile(_Shape):
     family: str
     revision: Decimal
     version: str
+    deep_park: bool
+    deployments: list[str] = Field(description="Names of those that hold something there.")
 
 
 class HostGpu(_Shape):

@@ -421,3 +421,16 @@ def test_the_machine_of_a_standalone_role_needs_no_name(management, tmp_path):
     assert ran.status == 0
     assert "capyctl undrain standalone" in ran.out
     assert management.changes[0].path == f"{PREFIX}/hosts/{HOST}/actions"
+
+
+def test_engines_of_hosts_say_whether_they_park_and_who_uses_them(management, bench):
+    one = {"family": "vllm", "revision": "1", "version": "0.30.0"}
+    older = {**one, "name": "older"}
+    used = {**one, "name": "vllm", "deep_park": True, "deployments": ["m"]}
+    unused = {**one, "name": "b", "deep_park": False, "deployments": []}
+    shows(management, host(profiles=[used, unused, older]))
+
+    rows = bench.run("list", "engines", "--json").value["engines"]
+
+    found = {row["profile"]: (row["deep_park"], row["deployments"]) for row in rows}
+    assert found == {"vllm": (True, ["m"]), "b": (False, []), "older": (None, [])}

@@ -25,6 +25,9 @@ def test_a_drained_machine_runs_nothing_until_it_is_undrained(tmp_path):
         daemon.do(id, "start")
         daemon.wait_state(id, "ready")
 
+        used = {one["name"]: one["deployments"] for one in own(daemon)["profiles"]}
+        assert (used["vllm"], used["sglang"]) == (["m"], [])
+
         receipt = run_command(daemon.state, "drain", "standalone", "--wait")
 
         assert (receipt["stops"], receipt["instances"]) == ("done", 0)

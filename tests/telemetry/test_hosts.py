@@ -142,3 +142,15 @@ def test_a_revoked_host_is_not_warned_of_for_its_certificate_or_its_memory():
 )
 def test_the_description_of_the_api_fits_it(parts):
     Host.model_validate(render_host(parts), strict=True)
+
+
+def test_a_profile_says_whether_it_parks_and_which_deployments_are_there():
+    names = [profile.name for profile in WELL.publication.profiles]
+    twice = attrs.evolve(ONE, index=1, profile=names[0])
+
+    shown = render_host(of(instances=(attrs.evolve(ONE, profile=names[0]), twice)))["profiles"]
+
+    assert [one["name"] for one in shown] == names
+    assert shown[0]["deployments"] == ["chat"]
+    assert all(one["deployments"] == [] for one in shown[1:])
+    assert [one["deep_park"] for one in shown] == [p.deep_park for p in WELL.publication.profiles]

@@ -158,7 +158,7 @@ def _of_hosts(call: Call) -> list[dict[str, Any]]:
                     "custom": is_custom(family, version),
                     "deep_park": profile.get("deep_park"),
                     "state": PUBLISHED if host["state"] == "online" else host["state"],
-                    "deployments": [],
+                    "deployments": profile.get("deployments", []),
                 }
             )
     return rows
