@@ -46,7 +46,7 @@ _MACHINE_MORE = (
     Flag("--trust-remote-code", "BOOL", "let models bring code of their own (false)"),
     Flag("--installation-drift", "POLICY", "on a changed installation", ("warn", "refuse")),
     Flag("--cuda-home", "DIR", "the CUDA toolkit of these executables"),
-    Flag("--runtime-dir", "DIR", "a copy of the engine entry points that you maintain"),
+    Flag("--runtime-dir", "DIR", "the engine entry points: only runtime/ in the state directory"),
     Flag("--engine-ports", "A-B", "loopback ports of engines (8100-8199)"),
     Flag("--peer-address", "ADDRESS", "this machine's address in groups"),
     Flag("--rendezvous-ports", "A-B", "ports where groups meet (25000-25099)"),

@@ -76,6 +76,7 @@ def load_host(state_root: Path, given: Given) -> HostSettings:
 def _check(parsed: HostDocument, state_root: Path) -> None:
     check_folder("state_dir", parsed.state_dir, state_root, HOST.kind)
     check_folder("identity_dir", parsed.identity_dir, state_root / "identity", HOST.kind)
+    check_folder("runtime_dir", parsed.runtime_dir, state_root / "runtime", HOST.kind)
     engine = parsed.local_engine
     if engine.sglang is not None and engine.args:
         detail = "SGLang takes no host-fixed arguments"

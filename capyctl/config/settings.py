@@ -72,6 +72,7 @@ def _check(parsed: StandaloneDocument, state_root: Path) -> None:
     what = STANDALONE.kind
     check_folder("server.state_dir", parsed.server.state_dir, state_root / "server", what)
     check_folder("host.state_dir", parsed.host.state_dir, state_root / "host", what)
+    check_folder("host.runtime_dir", parsed.host.runtime_dir, state_root / "runtime", what)
     engine = parsed.host.local_engine
     if engine.sglang is not None and engine.args:
         detail = "SGLang takes no host-fixed arguments"

@@ -142,6 +142,7 @@ UNIFIED = "unified: {memory: unified, managed_limit: 9GiB, free_reserve: 1GiB, p
         (PLACED + "shutdown: {drain_timeout: 601s}", "shutdown.drain_timeout", "600"),
         (PLACED + "identity_dir: /elsewhere", "identity_dir", "in the state root"),
         (PLACED + "state_dir: /elsewhere", "state_dir", "in the state root"),
+        (PLACED + "runtime_dir: /elsewhere", "runtime_dir", "in the state root"),
         (PLACED + "local_engine: {vllm: /v, kv_cache: 1GiB}", "local_engine", "standalone only"),
         (
             PLACED + "runtime_profiles: {local-x: {engine: vllm, executable: /v}}",

@@ -254,7 +254,6 @@ VALUES = {
     "--trust-remote-code": "1",
     "--installation-drift": "refuse",
     "--cuda-home": "/c",
-    "--runtime-dir": "/r",
     "--engine-ports": "2000-2001",
     "--peer-address": "10.0.0.1",
     "--rendezvous-ports": "3000-3001",
@@ -266,7 +265,9 @@ VALUES = {
 @pytest.mark.parametrize("named", STANDALONE_SETTINGS, ids=lambda n: n.flag or n.variables[0])
 def test_every_named_setting_reaches_its_paths(tmp_path, named):
     flag = named.flag or "--no-inference-auth"
-    value = VALUES[flag] if named.flag else "none"
+    value = VALUES.get(flag, "") if named.flag else "none"
+    if flag == "--runtime-dir":  # There is only one that may be stated.
+        value = str(tmp_path / "state" / "runtime")
 
     by = [("flag", {"flags": {named.flag: value}})] if named.flag else []
     by += [("env", {"env": {name: value}}) for name in named.variables]
