@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import time
 from pathlib import Path
 
+import attrs
 import pytest
 
 from capyctl.domain.ids import HostId
@@ -15,6 +17,13 @@ from capyctl.link.certificates import key_to_pem, new_key, request_pem
 from capyctl.link.contexts import host_tls_name, server_tls_name
 from capyctl.link.identity import read_identity
 from capyctl.link.signing import Signer
+from capyctl.wire.enrolment import (
+    JOIN_PATH,
+    JoinFile,
+    Redemption,
+    read_join_file,
+    write_redemption,
+)
 from tests.e2e.daemon import wait_until
 from tests.e2e.multi.fleet import Fleet, Host, fleet
 
@@ -33,7 +42,13 @@ def made(tmp_path_factory):
         yield made
 
 
-def answer_of(address: tuple[str, int], name: str, authority: str, chain: Path | None) -> bytes:
+def answer_of(
+    address: tuple[str, int],
+    name: str,
+    authority: str,
+    chain: Path | None,
+    request: bytes = HELLO,
+) -> bytes:
     """What a listener says to somebody with this certificate; nothing when it ends the talk."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=authority)
@@ -44,8 +59,11 @@ def answer_of(address: tuple[str, int], name: str, authority: str, chain: Path |
             socket.create_connection(address, timeout=10) as raw,
             context.wrap_socket(raw, server_hostname=name) as tls,
         ):
-            tls.sendall(HELLO)
-            return tls.recv(4096)
+            tls.sendall(request)
+            found = tls.recv(4096)
+            while request is not HELLO and (piece := tls.recv(4096)):
+                found += piece
+            return found
     return b""
 
 
@@ -93,6 +111,73 @@ def test_the_control_listener_takes_none_of_them(made, tmp_path):
     assert said.pop("unknown host").startswith(b"HTTP/1.1 101")
     assert set(said.values()) == {b""}
     assert answer_of(address, name, authority, a.files.chain).startswith(b"HTTP/1.1 101")
+
+
+def redemption(file: JoinFile, **changes) -> bytes:
+    """A request to join with this file, as a machine sends it."""
+    asked = Redemption(
+        invitation=file.invitation,
+        secret=file.secret,
+        host_name=file.host_name,
+        recovers=False,
+        request_pem=request_pem(new_key()),
+    )
+    body = write_redemption(attrs.evolve(asked, **changes))
+    head = f"POST {JOIN_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def invited(made: Fleet, folder: Path, name: str, *words: str) -> JoinFile:
+    path = folder / f"{name}.join"
+    made.on_server("invite", "host", name, "--output", str(path), *words)
+    return read_join_file(path.read_bytes())
+
+
+def code_of(answer: bytes) -> tuple[int, str | None]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body).get("error", {}).get("code")
+
+
+def test_the_bootstrap_listener_lets_in_whoever_holds_a_good_invitation_alone(made, tmp_path):
+    a = identity_of(made.hosts["a"])
+    address, name = ("127.0.1.1", made.server.bootstrap), server_tls_name(a.server_id)
+    file = invited(made, tmp_path, "new")
+    late = invited(made, tmp_path, "late", "--expires", "1s")
+
+    def said(request: bytes, chain: Path | None = None) -> tuple[int, str | None]:
+        return code_of(answer_of(address, name, file.authority_pem, chain, request))
+
+    # A certificate opens nothing here, whoever it is of.
+    for chain in strangers(made, tmp_path).values():
+        assert said(redemption(file, secret="s" * 43), chain) == (403, "invitation_unknown")
+    assert said(redemption(file, host_name="other"))[0] == 403
+    assert said(b"GET /management/v1/hosts HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 404
+    wait_until(lambda: time.time() * 1000 > late.expires_at_ms, what="the invitation has expired")
+    assert said(redemption(late))[0] == 403
+    # Nor did any of them use it up.
+    assert said(redemption(file)) == (200, None)
+    assert said(redemption(file))[0] == 403
+    assert set(made.server.hosts()) == {"a", "b", "new"}
+
+
+@pytest.mark.parametrize("door", ["bootstrap", "control", "ingress"])
+def test_who_speaks_no_tls_is_told_nothing(made, door):
+    host = made.hosts["a"]
+    address = {
+        "bootstrap": ("127.0.1.1", made.server.bootstrap),
+        "control": ("127.0.1.1", made.server.control),
+        "ingress": (host.address, host.port),
+    }[door]
+    found = b""
+
+    with socket.create_connection(address, timeout=20) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while piece := raw.recv(4096):
+                found += piece
+
+    assert not found.startswith(b"HTTP")
+    assert len(found) <= 7, "an alert of TLS at most"
 
 
 def test_an_ingress_takes_its_server_alone(made, tmp_path):
