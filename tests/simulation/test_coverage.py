@@ -7,9 +7,11 @@ from collections import Counter
 import pytest
 
 from capyctl.simulation.coverage import all_edges
+from capyctl.simulation.fleet_run import FleetSimulation
 from capyctl.simulation.run import Simulation
 
 WORLDS_COUNT = 400
+FLEETS_COUNT = 200
 MOVED_SINCE = "its sender saw it elsewhere: it moved while the message was on its way"
 SENT_TO = {
     "Start": {"stopped", "failed", "parked", "parking", "park_drain"},
@@ -53,3 +55,20 @@ def test_worlds_go_along_all_but_the_rare_edges():
         reached.update(Simulation(seed).run().reached)
 
     assert all_edges() - set(reached) - set(RARE) == set()
+
+
+HOST_NEWS = frozenset({"HostSuspended", "HostLost", "HostBack"})
+RARE_HOST_NEWS = {
+    **{("cleaning", message): "it is swept in a few seconds" for message in HOST_NEWS},
+    ("stop_drain", "HostLost"): "a drain is shorter than the silence after which a host is lost",
+}
+
+
+@pytest.mark.faults
+def test_fleets_bring_news_of_hosts_to_all_but_the_rare_states():
+    reached: Counter[tuple[str, str]] = Counter()
+    for seed in range(2000, 2000 + FLEETS_COUNT):
+        reached.update(FleetSimulation(seed).run().reached)
+
+    about_hosts = {edge for edge in all_edges() if edge[1] in HOST_NEWS}
+    assert about_hosts - set(reached) - set(RARE_HOST_NEWS) == set()
