@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-NAMES = ("relay", "store", "switching")
+NAMES = ("hosts", "relay", "store", "switching")
 
 named = len(sys.argv) > 1 and sys.argv[1] in NAMES
 name = sys.argv.pop(1) if named else "relay"

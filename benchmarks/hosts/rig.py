@@ -50,12 +50,14 @@ class FleetProcess:
 
     def end(self) -> None:
         assert self.child.stdin is not None
+        assert self.child.stdout is not None
         self.child.stdin.close()
         try:
             self.child.wait(20)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
+        self.child.stdout.close()
 
 
 @attrs.define(eq=False)
@@ -184,6 +186,7 @@ class Rig:
     def restarted(self) -> float:
         """Kill the server, and start it again; seconds until it answers."""
         self.server.kill()
+        self.client.close()
         self.client = Client(self.server)
         began_s = time.monotonic()
         self.server.start()
@@ -285,7 +288,9 @@ def rig(
     fleet = FleetProcess.started(root / "fleet", load_s)
     try:
         server.start()
-        yield Rig(server, fleet)
+        made = Rig(server, fleet)
+        yield made
+        made.client.close()
     finally:
         fleet.end()
         server.end_everything()

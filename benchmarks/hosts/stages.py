@@ -15,10 +15,6 @@ from benchmarks.hosts.rig import Rig
 from tests.e2e.daemon import wait_until
 from tests.e2e.streams import Seen, events
 
-READS_COUNT = 200
-PREPARED_COUNT = 50
-SETTLE_S = 2.0
-
 
 @attrs.frozen(kw_only=True)
 class Figure:
@@ -42,6 +38,12 @@ class Plan:
     hosts: int = 100
     each: int = 10
     idle_s: float = 30.0
+    settle_s: float = 2.0
+    """Left out before each idle figure."""
+    reads: int = 200
+    """Of each kind."""
+    starts: int = 50
+    """One after the other."""
     suspend_s: float = 5.0
     lost_s: float = 30.0
     anywhere: bool = False
@@ -73,7 +75,7 @@ def joining(rig: Rig, plan: Plan) -> Iterator[Figure]:
 
 
 def idle(rig: Rig, plan: Plan, of: str, most_percent: float | None = None) -> Iterator[Figure]:
-    time.sleep(SETTLE_S)
+    time.sleep(plan.settle_s)
     percent = rig.core_ratio(plan.idle_s) * 100
     yield Figure(what=f"idle, {of}", value=percent, unit="% of a core", most=most_percent)
     yield Figure(what=f"memory, {of}", value=rig.rss_mib(), unit="MiB")
@@ -110,13 +112,13 @@ def reading(rig: Rig, plan: Plan) -> Iterator[Figure]:
     """What operators ask, while the hosts' heartbeats come in."""
     size = len(rig.client.ask("GET", "/snapshot")[1])
     yield Figure(what="snapshot, size", value=size / 1024, unit="KiB")
-    yield from spread("snapshot", rig.took_ms("/snapshot", READS_COUNT), 150.0)
-    yield from spread("list of hosts", rig.took_ms("/hosts", READS_COUNT))
+    yield from spread("snapshot", rig.took_ms("/snapshot", plan.reads), 150.0)
+    yield from spread("list of hosts", rig.took_ms("/hosts", plan.reads))
     host = f"/hosts/{rig.names[-1]}"
-    yield from spread("one host", rig.took_ms(host, READS_COUNT))
+    yield from spread("one host", rig.took_ms(host, plan.reads))
     id = next(iter(rig.models.values()))
     log = f"/deployments/{id}/engine-log"
-    yield from spread("engine log: to a host and back", rig.took_ms(log, READS_COUNT))
+    yield from spread("engine log: to a host and back", rig.took_ms(log, plan.reads))
 
 
 def requesting(rig: Rig, plan: Plan) -> Iterator[Figure]:
@@ -131,7 +133,7 @@ def requesting(rig: Rig, plan: Plan) -> Iterator[Figure]:
 
 def preparing(rig: Rig, plan: Plan) -> Iterator[Figure]:
     """From a start's request to the host's call, one at a time."""
-    names = list(rig.models)[:: max(1, plan.count // PREPARED_COUNT)]
+    names = list(rig.models)[:: max(1, plan.count // plan.starts)]
     for name in names:
         rig.act(name, "stop")
     rig.wait_states("stopped", names)
