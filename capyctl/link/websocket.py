@@ -182,6 +182,10 @@ async def _open(
         why, last = f"no answer within {DIAL_S_MAX:g} s", problem
     except (OSError, trio.BrokenResourceError) as problem:
         why, last = why_refused(problem) or _words(problem), problem
+    except BaseException:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+        raise
     if stream is not None:
         await stream.aclose()
     code = "host_revoked" if revoked(last) else None

@@ -89,7 +89,8 @@ def send_chat(daemon: Daemon, model: str, **more: Any) -> http.client.HTTPConnec
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=RESULT_S_MAX)
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], **more}
     headers = {"Authorization": f"Bearer {daemon.key}", "Content-Type": "application/json"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body).encode(), headers)
+    with closed_if_it_fails(connection):
+        connection.request("POST", "/v1/chat/completions", json.dumps(body).encode(), headers)
     return connection
 
 
@@ -125,10 +126,21 @@ def open_events(daemon: Daemon, after: str | None = None) -> http.client.HTTPRes
     connection = http.client.HTTPConnection("127.0.0.1", daemon.management_port, timeout=30.0)
     path = "/management/v1/events" + (f"?after={after}" if after else "")
     headers = {"Authorization": f"Bearer {daemon.token}", "Connection": "close"}
-    connection.request("GET", path, headers=headers)
-    answer = connection.getresponse()
-    assert answer.status == 200, answer.read()
+    with closed_if_it_fails(connection):
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
     return answer
+
+
+@contextlib.contextmanager
+def closed_if_it_fails(connection: http.client.HTTPConnection) -> Iterator[None]:
+    """A daemon that dies under a request leaves no open socket to the collector."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def read_events(answer: http.client.HTTPResponse) -> Iterator[Seen]:

@@ -397,3 +397,31 @@ async def test_a_server_that_is_none_of_ours_is_said_in_words(tmp_path):
         with pytest.raises(DialFailed, match="no capyctl server"):
             async with site.dial(port=listener.socket.getsockname()[1])():
                 pass
+
+
+async def test_a_dial_that_is_given_up_in_the_handshake_leaves_no_connection(tmp_path):
+    made = authority(tmp_path / "server")
+    mine = machine(tmp_path, made)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    dial = websocket_dial(
+        "127.0.0.1",
+        port,
+        lambda: host_link_context(mine.files),
+        server_name=server_tls_name(made.server_id),
+    )
+
+    async def come():
+        async with dial():
+            raise AssertionError("nobody shook hands")
+
+    async with listener, trio.open_nursery() as nursery:
+        nursery.start_soon(come)
+        async with await listener.accept() as met:
+            hello = await met.receive_some()
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                rest = await met.receive_some()
+
+    assert hello
+    assert rest == b""
