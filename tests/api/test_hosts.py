@@ -141,7 +141,8 @@ async def test_bad_bodies_are_400_and_leave_nothing(path, body, autojump_clock):
         answer = await post(client, path, body)
 
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert not (fake.receipts or fake.events)
+    assert not fake.receipts
+    assert not fake.events
 
 
 async def test_an_invitation_is_a_quarter_of_an_hour_and_shown_once(autojump_clock):
