@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -90,32 +91,10 @@ def start_programs(log: Path) -> LaunchPrograms:
 
 def _start(words: tuple[str, ...], *, stdin: int | None, output: int | None) -> Started:
     ours, theirs = socket.socketpair()
-    control = _moved_up(theirs.detach())
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    null = _moved_up(null)
-    source, sink = null if stdin is None else stdin, null if output is None else output
-    actions = [
-        (os.POSIX_SPAWN_DUP2, source, 0),
-        (os.POSIX_SPAWN_DUP2, sink, 1),
-        (os.POSIX_SPAWN_DUP2, sink, 2),
-        (os.POSIX_SPAWN_DUP2, control, 3),
-    ]
-    try:
-        pid = os.posix_spawn(
-            sys.executable,
-            (sys.executable, "-I", "-S", *words),
-            {},
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-        )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        os.close(control)
-        os.close(null)
+    with contextlib.ExitStack() as unless_started:
+        unless_started.enter_context(ours)
+        pid = _spawn(words, theirs, stdin, output)
+        unless_started.pop_all()
     try:
         sight = look(pid)  # it cannot be gone: nobody has waited for it
     except Unreadable as error:
@@ -134,9 +113,45 @@ def _start(words: tuple[str, ...], *, stdin: int | None, output: int | None) -> 
     )
 
 
+def _spawn(
+    words: tuple[str, ...], theirs: socket.socket, stdin: int | None, output: int | None
+) -> int:
+    """The pid. ``theirs`` is closed, started or not."""
+    with theirs, contextlib.ExitStack() as handed:
+        control = _moved_up(os.dup(theirs.fileno()))
+        handed.callback(os.close, control)
+        null = _moved_up(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
+        handed.callback(os.close, null)
+        source, sink = null if stdin is None else stdin, null if output is None else output
+        actions = [
+            (os.POSIX_SPAWN_DUP2, source, 0),
+            (os.POSIX_SPAWN_DUP2, sink, 1),
+            (os.POSIX_SPAWN_DUP2, sink, 2),
+            (os.POSIX_SPAWN_DUP2, control, 3),
+        ]
+        return os.posix_spawn(
+            sys.executable,
+            (sys.executable, "-I", "-S", *words),
+            {},
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+        )
+
+
 def _open_pipe() -> tuple[int, int]:
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    return _moved_up(read_end), _moved_up(write_end)
+    try:
+        read_end = _moved_up(read_end)
+    except OSError:
+        os.close(write_end)  # of the other one nothing is left
+        raise
+    try:
+        return read_end, _moved_up(write_end)
+    except OSError:
+        os.close(read_end)
+        raise
 
 
 def _moved_up(descriptor: int) -> int:

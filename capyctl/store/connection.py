@@ -63,7 +63,11 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.execute("PRAGMA query_only = ON")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -190,4 +194,7 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise StoreInUse(path) from None
+    except OSError as problem:
+        os.close(lock)
+        raise StoreUnusable(f"cannot lock {lock_path}: {problem.strerror}") from problem
     return lock
