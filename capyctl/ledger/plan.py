@@ -13,6 +13,8 @@ from capyctl.domain.specs import Candidate, Charges, Phase
 from capyctl.domain.victims import Victim
 from capyctl.ledger.ledger import Entry, Foreign, Ledger, Shortage, free, free_all, hold, lacks
 from capyctl.ledger.places import (
+    DeviceTaken,
+    HostFull,
     Hosts,
     Obstacle,
     Wanted,
@@ -339,9 +341,9 @@ def _no_room(
         if host in hosts.closed:
             continue
         found = obstacle(ledger, candidate, wanted, foreign)
-        if found is not None and (host not in nearest or _nearer(found, nearest[host])):
+        if found is not None and (host not in nearest or _far(found) < _far(nearest[host])):
             nearest[host] = found
-    shorts = [found for found in nearest.values() if isinstance(found, Shortage)]
+    shorts = [found for _, found in sorted(nearest.items()) if isinstance(found, Shortage)]
     closed = {c.host: hosts.closed[c.host] for c in wanted.candidates if c.host in hosts.closed}
     return NoRoom(
         short=min(shorts, key=_lack, default=None),
@@ -363,10 +365,15 @@ def _who_may_leave(ledger: Ledger, wanted: Wanted, occupants: Occupants) -> list
     ]
 
 
-def _nearer(found: Obstacle, known: Obstacle) -> bool:
-    if not isinstance(found, Shortage):
-        return False
-    return not isinstance(known, Shortage) or _lack(found) < _lack(known)
+def _far(found: Obstacle) -> tuple[int, int, str]:
+    """The smaller, the more it is worth telling: no order of the places decides."""
+    match found:
+        case Shortage():
+            return 0, _lack(found), found.domain.name
+        case DeviceTaken():
+            return 1, 0, found.gpu
+        case HostFull():
+            return 2, 0, ""
 
 
 def _lack(short: Shortage) -> int:

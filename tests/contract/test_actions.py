@@ -166,7 +166,7 @@ def test_a_model_with_no_place_is_capacity_blocked(fleet):
 
     assert (plain.code, evicting.code) == ("capacity_blocked", "capacity_blocked")
     assert "insufficient_device_memory: needs 1" in plain.message
-    assert "--evict" in plain.message
+    assert "--evict" not in plain.message  # it would not help: the card itself is too small
     assert "instance 0" in evicting.message.lower()
     assert fleet.row(id)["observed_state"] == "stopped"
 

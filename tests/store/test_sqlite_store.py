@@ -106,7 +106,9 @@ async def test_after_a_failed_commit_nothing_is_taken_and_reads_go_on(tmp_path):
             await store.commit(accepted(3))
 
         assert store.broken
-        assert [str(one) for one in told] == [store.why_broken]
+        assert [str(one).startswith(full) for one in told] == [True]
+        assert store.why_broken is not None
+        assert store.why_broken.startswith(full)
         assert announced == []
         assert await store.find_receipt("create", "1") is not None
         assert await store.find_receipt("create", "2") is None
