@@ -165,6 +165,7 @@ def stopped_refusal(deployment: Deployment) -> InferenceRefusal:
         ),
     )
 
+
 NOT_CLEARING = frozenset({"invalid_root", "unsafe_file", "too_large"})
 """Diagnostics of a measurement that waiting alone does not end: somebody must act on the files."""
 
