@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from tests.e2e.streams import Crowd
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 LATE_S_MAX = 180.0
+LOAD_BODY_BYTES = 500
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KEYS = itertools.count()
 
 
@@ -231,13 +234,11 @@ class Rig:
     # -- what is measured -----------------------------------------------------------------------
 
     def cpu_s(self) -> float:
-        """Processor seconds of all the server's threads that live."""
+        """Processor seconds of the server, threads that have ended included."""
         assert self.server.process is not None
-        total_ns = 0
-        for file in Path(f"/proc/{self.server.process.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                total_ns += int(file.read_text().split()[0])
-        return total_ns / 1e9
+        stat = Path(f"/proc/{self.server.process.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICKS_PER_S
 
     def core_ratio(self, seconds: float) -> float:
         """The server's share of one core, over so long, while nothing is asked of it here."""
@@ -259,6 +260,17 @@ class Rig:
             status, data = self.client.ask("GET", path)
             found.append((time.perf_counter() - began_s) * 1000)
             assert status == 200, data
+        return found
+
+    def load(self, program: Path, clients: int, seconds: float) -> dict[str, float]:
+        """What `benchmarks/relay/load.c` tells of requests to the first model."""
+        port = self.server.base_url.rpartition(":")[2]
+        numbers = (port, clients, seconds, LOAD_BODY_BYTES, 0, 0, 0)
+        command = [str(program), *map(str, numbers), self.server.key, next(iter(self.models))]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds + 60, check=True
+        )
+        found: dict[str, float] = json.loads(ran.stdout)
         return found
 
     def chats_ms(self, names: Sequence[str]) -> list[float]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import attrs
 
 from benchmarks.hosts.rig import Rig
+from benchmarks.relay.proxies import compiled
 from tests.e2e.daemon import wait_until
 from tests.e2e.streams import Seen, events
+
+LOAD_CLIENTS_COUNT = 32
+"""As many as a deployment runs at a time."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +50,8 @@ class Plan:
     """Of each kind."""
     starts: int = 50
     """One after the other."""
+    load_s: float = 5.0
+    """Of each load; 0: none. It needs a C compiler."""
     suspend_s: float = 5.0
     lost_s: float = 30.0
     anywhere: bool = False
@@ -125,10 +133,28 @@ def requesting(rig: Rig, plan: Plan) -> Iterator[Figure]:
     """One client, one model after the other; then again, over the connections of before."""
     names = list(rig.models)
     yield from spread("request, a first to each model", rig.chats_ms(names))
-    cpu_s = rig.cpu_s()
     yield from spread("request, again to each model", rig.chats_ms(names))
-    each_us = (rig.cpu_s() - cpu_s) / len(names) * 1e6
-    yield Figure(what="CPU of a request, with its connection's share", value=each_us, unit="us")
+
+
+def loading(rig: Rig, plan: Plan) -> Iterator[Figure]:
+    """Short requests to one model, by clients that never wait, on connections that stay."""
+    if plan.load_s <= 0:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        _, program = compiled(Path(name))
+        for clients in (1, LOAD_CLIENTS_COUNT):
+            cpu_s, began_s = rig.cpu_s(), time.monotonic()
+            told = rig.load(program, clients, plan.load_s)
+            core_ratio = (rig.cpu_s() - cpu_s) / (time.monotonic() - began_s)
+            assert told["failed"] == told["broken"] == 0, told
+            each_us = (rig.cpu_s() - cpu_s) / told["answered"] * 1e6
+            of = f"requests, {clients} at a time"
+            rate = told["answered"] / told["took_s"]
+            yield Figure(what=of, value=rate, unit="a second")
+            yield Figure(what=f"{of}: p50", value=told["p50_ms"], unit="ms")
+            yield Figure(what=f"{of}: p99", value=told["p99_ms"], unit="ms")
+            yield Figure(what=f"{of}: CPU of each", value=each_us, unit="us")
+            yield Figure(what=f"{of}: the server", value=core_ratio * 100, unit="% of a core")
 
 
 def preparing(rig: Rig, plan: Plan) -> Iterator[Figure]:
@@ -193,6 +219,7 @@ STAGES: tuple[Callable[[Rig, Plan], Iterator[Figure]], ...] = (
     starting,
     reading,
     requesting,
+    loading,
     preparing,
     losing,
     restarting,

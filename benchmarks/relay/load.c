@@ -1,6 +1,7 @@
 /* Load for measuring proxies: keep-alive connections, one thread, one epoll; JSON on stdout.
  *
  * usage: load PORT CONNECTIONS SECONDS BODY_BYTES ARRIVALS_PER_S STREAM_EVENTS EVENTS_PER_S
+ *             [KEY MODEL]
  *
  * ARRIVALS_PER_S > 0 is an open loop: requests become due on a fixed schedule, whether or not
  * earlier ones are answered, and their delay counts from then. 0 is a closed loop: each connection
@@ -179,20 +180,22 @@ static void take(Connection *c, const char *data, int size, long long now) {
     }
 }
 
-static void make_request(int body_bytes, int stream_events, double rate) {
+static void make_request(int body_bytes, int stream_events, double rate, const char *key,
+                         const char *model) {
     char options[128] = "";
     if (streams)
         sprintf(options, "\"stream\":true,\"max_tokens\":%d,\"rate\":%g,", stream_events, rate);
-    char *body = malloc(body_bytes + 512);
-    int size = sprintf(body, "{\"model\":\"m\",%s\"messages\":[{\"role\":\"user\",\"content\":\"", options);
+    char *body = malloc(body_bytes + strlen(model) + 512);
+    int size = sprintf(body, "{\"model\":\"%s\",%s\"messages\":[{\"role\":\"user\",\"content\":\"",
+                       model, options);
     static const char words[] = "the quick brown fox jumps over the \\\"lazy\\\" dog, ";
     while (size + (int)sizeof words + 4 < body_bytes) size += sprintf(body + size, "%s", words);
     size += sprintf(body + size, "\"}]}");
-    request = malloc(size + 512);
+    request = malloc(size + strlen(key) + 512);
     request_bytes = sprintf(request,
         "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: load\r\n"
-        "Accept: application/json\r\nAuthorization: Bearer sk-test-key\r\n"
-        "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", port, size, body);
+        "Accept: application/json\r\nAuthorization: Bearer %s\r\n"
+        "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", port, key, size, body);
     free(body);
 }
 
@@ -228,14 +231,15 @@ static int start_due(long long now) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 8) return 2;
+    if (argc != 8 && argc != 10) return 2;
     prctl(PR_SET_PDEATHSIG, 9);
     port = atoi(argv[1]);
     connection_count = atoi(argv[2]);
     double seconds = atof(argv[3]), arrivals = atof(argv[5]), rate = atof(argv[7]);
     int stream_events = atoi(argv[6]);
     streams = stream_events > 0;
-    make_request(atoi(argv[4]), stream_events, rate);
+    make_request(atoi(argv[4]), stream_events, rate, argc == 10 ? argv[8] : "sk-test-key",
+                 argc == 10 ? argv[9] : "m");
     epoll_fd = epoll_create1(0);
     connections = calloc(connection_count, sizeof *connections);
     idle = malloc(connection_count * sizeof *idle);

@@ -10,7 +10,15 @@ from benchmarks.hosts.stages import STAGES, Figure, Plan
 pytestmark = pytest.mark.slow
 
 SMALL = Plan(
-    hosts=10, each=3, idle_s=0.1, settle_s=0.0, reads=5, starts=4, suspend_s=1.5, lost_s=3.0
+    hosts=10,
+    each=3,
+    idle_s=0.1,
+    settle_s=0.0,
+    reads=5,
+    starts=4,
+    load_s=0,
+    suspend_s=1.5,
+    lost_s=3.0,
 )
 REQUESTS_S_MAX = 5.0
 
@@ -32,4 +40,4 @@ def test_a_bar_is_missed_only_above_it():
     assert not Figure(what="w", value=1.0, unit="s").missed
     assert not Figure(what="w", value=1.0, unit="s", most=1.0).missed
     assert Figure(what="w", value=1.1, unit="s", most=1.0).missed
-    assert len(STAGES) == 8
+    assert len(STAGES) == 9
