@@ -4,7 +4,7 @@
 from the model that is parked. Its time to the first byte, less the admission window (1 ms here)
 and what one engine alone takes for the same calls (park, wake, canary, first byte), is what
 capyctl adds. Nothing is pinned: on a busy machine all figures grow. The folder decides which disk
-is measured: nine changes are made durable in each switch, one after the other.
+is measured: eight times in each switch something must be durable before the next thing happens.
 """
 
 from __future__ import annotations

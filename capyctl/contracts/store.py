@@ -98,6 +98,14 @@ class Store(Protocol):
             StoreBroken: nothing is certain to be stored; final.
         """
 
+    def submit(self, change: Change) -> None:
+        """Make ``change``, which only tells, durable in its place: after everything that was
+        committed or submitted before it, and before or with what comes later.
+
+        For events that no state and no answer depends on. Nobody waits; once the store is
+        broken it is dropped.
+        """
+
     def listen(self, listener: OnCommitted) -> None:
         """Call ``listener`` with each durable batch, in order, in the event loop."""
 

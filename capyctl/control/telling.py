@@ -53,6 +53,11 @@ class TellingStore:
             self._begin_again()
             raise
 
+    def submit(self, change: Change) -> None:
+        told = self._tell(change)
+        self._on_their_way[id(told)] = told
+        self._inner.submit(told)
+
     def _arrived(self, batch: tuple[Committed, ...]) -> None:
         for committed in batch:
             self._on_their_way.pop(id(committed.change), None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors import Timers
-from capyctl.contracts.store import Change, StoreBroken
+from capyctl.contracts.store import Change
 from capyctl.control.books import Books, Turn, Waiting
 from capyctl.control.outlook import name_of
 from capyctl.control.surroundings import World
@@ -78,11 +78,11 @@ class Turns:
         self._books.turns[host] = turn
         self._set_limit(switch)
         if self._window_left_s(turn) > 0.0:
-            await self._record(switch)
+            self._record(switch)
             await self._window(turn)
             return
         turn.switch = sw.advance(switch, SwitchEvent.WINDOW_OVER)
-        await self._record(switch, turn.switch)
+        self._record(switch, turn.switch)
         self._evict(turn.switch)
 
     def _set_limit(self, switch: Switch) -> None:
@@ -198,13 +198,13 @@ class Turns:
         turn.switch = sw.advance(before, happened)
         if turn.switch.state is before.state:
             return
-        # All of it before the await: what is kept outlives a failure in there.
+        # All of it before the record: what is kept outlives a failure in there.
         if turn.switch.state is SwitchState.RELEASED:
             late = m.SwitchTimedOut(switch=turn.switch.id)
             self._timers.set(f"turn/{turn.switch.id}", ROOM_S_MAX, late)
         if turn.switch.state in sw.OVER:
             self._close(turn.switch)
-        await self._record(turn.switch)
+        self._record(turn.switch)
 
     def _close(self, switch: Switch) -> None:
         self._books.turns.pop(switch.host, None)
@@ -213,9 +213,10 @@ class Turns:
         if switch.state is SwitchState.FAILED:
             self._failed.append((switch.ask, switch.failed_because or "the switch failed"))
 
-    async def _record(self, *reached: Switch) -> None:
-        """One switch in the states it came to, as one change."""
-        try:
-            await self._world.store.commit(Change(events=tuple(map(sw.switch_event, reached))))
-        except StoreBroken:
-            self._world.log("switch_not_stored", switch=reached[-1].id)
+    def _record(self, *reached: Switch) -> None:
+        """One switch in the states it came to, as one change.
+
+        Not waited for: whoever is told now has a change of its own to make before it does
+        anything, and that comes after this one. So both become durable in one go.
+        """
+        self._world.store.submit(Change(events=tuple(map(sw.switch_event, reached))))

@@ -46,6 +46,11 @@ class FailingActors:
             raise InjectedFailure("a bug in an actor")
         return await self._inner.commit(change)
 
+    def submit(self, change: Change) -> None:
+        if self._chance.random() < self.faults.actor_crash_chance:
+            raise InjectedFailure("a bug in an actor")
+        self._inner.submit(change)
+
     def listen(self, listener: OnCommitted) -> None:
         self._inner.listen(listener)
 
@@ -208,6 +213,11 @@ class SimStore:
             raise pending.outcome
         assert pending.outcome is not None
         return pending.outcome
+
+    def submit(self, change: Change) -> None:
+        if not self._broken:
+            self._queue.append(_Pending(change))
+            self._work.set()
 
     async def run(self) -> None:
         """Write what is queued, in its order. Runs for as long as the session lasts."""

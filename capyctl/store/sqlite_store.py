@@ -158,6 +158,17 @@ class SqliteStore:
             case _:
                 raise waiting.outcome
 
+    def submit(self, change: Change) -> None:
+        """As `contracts.store.Store.submit`.
+
+        Raises:
+            TypeError, ValueError, AssertionError: ``change`` cannot be stored, or does more than
+                tell. Always a bug.
+        """
+        assert change == Change(events=change.events), "only what tells is not waited for"
+        if self._failure is None and not self._closing:
+            self._writer.submit(Waiting(encode(change)))
+
     def listen(self, listener: OnCommitted) -> None:
         """As `contracts.store.Store.listen`. A listener that raises breaks the store."""
         self._listeners.append(listener)

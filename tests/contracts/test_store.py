@@ -41,6 +41,20 @@ async def test_a_commit_gives_each_event_its_place(opened, tmp_path):
     assert first.events[0].operation == making.operation_id(1)
 
 
+async def test_what_is_submitted_has_its_place_and_is_durable_with_what_follows(opened, tmp_path):
+    async with opened(tmp_path) as store:
+        store.submit(Change(events=(event(1),)))
+        committed = await store.commit(Change(events=(event(2),)))
+        store.submit(Change(events=(event(3),)))
+
+        assert committed.events[0].seq == 2
+
+    async with opened(tmp_path) as store:
+        found = await all_events(store)
+
+    assert [one.operation for one in found] == [making.operation_id(n) for n in (1, 2, 3)]
+
+
 async def test_what_was_committed_is_found(opened, tmp_path):
     async with opened(tmp_path) as store:
         committed = await store.commit(accepted(7))

@@ -36,6 +36,9 @@ class NoStore:
     async def commit(self, change):
         return None
 
+    def submit(self, change):
+        return
+
 
 @attrs.define(eq=False)
 class Bench:

@@ -47,6 +47,34 @@ async def test_changes_that_wait_are_committed_together_in_order(tmp_path):
     assert [one.change for batch in batches for one in batch] == [noted(n) for n in range(21)]
 
 
+async def test_what_is_submitted_rides_with_what_is_committed_next(tmp_path):
+    blocker = Blocker()
+    async with opened(tmp_path, before_commit=blocker) as store:
+        blocker.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.commit, noted(0))
+            await trio.to_thread.run_sync(lambda: spin_until(lambda: blocker.batches))
+            store.submit(noted(1))
+            nursery.start_soon(store.commit, noted(2))
+            await wait_all_tasks_blocked()
+            blocker.open()
+
+    assert blocker.batches == [[noted(0)], [noted(1), noted(2)]]
+
+
+async def test_only_what_tells_is_submitted_and_nothing_to_a_broken_store(tmp_path):
+    blocker = Blocker()
+    async with opened(tmp_path, before_commit=blocker) as store:
+        with pytest.raises(AssertionError):
+            store.submit(accepted(1))
+        blocker.failure = OSError("gone")
+        with pytest.raises(StoreBroken):
+            await store.commit(noted(1))
+        store.submit(noted(2))
+
+    assert len(blocker.batches) == 1
+
+
 async def test_a_group_is_bounded(tmp_path):
     blocker = Blocker()
     async with opened(tmp_path, before_commit=blocker) as store:
