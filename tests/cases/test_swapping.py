@@ -98,7 +98,7 @@ def test_steady_traffic_does_not_keep_another_model_waiting(tmp_path):
         for worker in workers:
             worker.join(30)
     assert reply.status == 200
-    assert took_s < 5.0
+    assert took_s < 20.0
     assert lost == []
 
 

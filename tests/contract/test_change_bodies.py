@@ -246,7 +246,7 @@ def test_a_body_that_does_not_come_in_5_seconds_is_504(target):
         answer = target.checked(connection.answer())
 
         assert (answer.status, answer.code) == (504, "deadline_exceeded")
-        assert 4.5 <= time.monotonic() - began <= 8.0
+        assert 4.5 <= time.monotonic() - began <= 14.0
 
 
 def test_two_slow_bodies_fill_the_changes_until_they_are_given_up(target):

@@ -377,7 +377,7 @@ def test_an_event_comes_as_it_is_committed(stopped):
         frame = stream.frame()
 
     assert frame.fields["deployment_id"] == id
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0, "pushed, not left to the next heartbeat"
 
 
 def test_every_stream_hears_the_same(stopped):
@@ -412,7 +412,7 @@ def test_sixteen_streams_and_the_seventeenth_is_429(stopped):
 
 
 def wait_for_a_place(target, query):
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 30.0
     while True:
         with Stream(target, query) as stream:
             if stream.opening.status == 200:
@@ -426,4 +426,4 @@ def test_a_heartbeat_comes_after_15_quiet_seconds(target, cursor):
         block = stream.block()
 
     assert block == b": heartbeat\n\n"
-    assert 14.5 <= time.monotonic() - began <= 17.0
+    assert 14.5 <= time.monotonic() - began <= 25.0

@@ -424,7 +424,7 @@ def test_an_engine_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
         settle(daemon)
         check_truth(daemon)
         left = daemon.processes()
-    assert 14.5 < took_s < 25.0
+    assert 14.5 < took_s < 45.0
     assert left == []
 
 

@@ -204,7 +204,7 @@ def test_a_worker_that_is_killed_takes_its_engine_along_at_once(tmp_path):
         failed = daemon.wait_state(a, "failed")
         took_s = time.monotonic() - began_s
         again = daemon.chat("a", max_tokens=1)
-    assert took_s < 15.0
+    assert took_s < 40.0
     assert f"its worker process {worker} ended" in failed["instances"][0]["last_error"]
     assert again.status == 200
 

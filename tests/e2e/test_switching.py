@@ -261,7 +261,7 @@ def test_a_model_that_is_ready_waits_for_no_other(tmp_path):
         took_s = time.monotonic() - began_s
         still = daemon.deployment(c)["observed_state"]
     assert reply.status == 200
-    assert took_s < 5.0
+    assert took_s < 15.0
     assert still == "starting"
 
 

@@ -43,7 +43,7 @@ async def test_a_group_that_ignores_sigterm_is_killed_after_the_grace(bench):
 
     assert await bench.processes.end(process, grace_s=0.3, proof_s=5)
 
-    assert 0.3 <= trio.current_time() - began < 3
+    assert 0.3 <= trio.current_time() - began < 10
     assert bench.processes.group_members(process) == ()
     assert (await bench.processes.wait_exit(process)).exit_code == -signal.SIGKILL
 

@@ -189,6 +189,6 @@ def test_pieces_around_a_gap_are_dropped():
     ids=lambda line: repr(line[:10]),
 )
 def test_hostile_lines_take_no_time(line):
-    began = time.perf_counter()
+    began = time.process_time()
     Redactor(["sesame"]).redact(line)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1

@@ -146,7 +146,7 @@ async def test_who_says_nothing_is_cut_off(tmp_path, tls):
             await stream.send_all(POST.encode())
         await everything(stream)
 
-        assert 0.1 < trio.current_time() - begun_s < 3
+        assert 0.1 < trio.current_time() - begun_s < 15
 
 
 async def test_no_more_than_so_many_are_served_at_once(tmp_path):

@@ -216,7 +216,7 @@ async def test_a_connection_that_goes_deaf_is_noticed_by_both_and_replaced(tmp_p
         began_s = trio.current_time()
         await site.remote.run(record)
 
-        assert 0.8 <= trio.current_time() - began_s < 3.0
+        assert 0.8 <= trio.current_time() - began_s < 15.0
         assert relay.count == 2
         assert site.events.names[-1] == "online again supported"
         assert site.machine.calls["run", record.launch] == 1

@@ -171,7 +171,7 @@ async def test_a_hang_up_is_noticed_late(machine, stream):
         began = trio.current_time()
         await wait_slots(engine, 0)
 
-    assert 0.4 <= trio.current_time() - began <= 3
+    assert 0.4 <= trio.current_time() - began <= 10
 
 
 async def test_polled_slots_keep_a_dead_request_alive(machine):
@@ -188,8 +188,8 @@ async def test_polled_slots_keep_a_dead_request_alive(machine):
 
 
 async def test_a_conversation_outlives_its_client(machine):
-    async with machine.llama("--metrics", tokens_per_s=25.0) as engine:
-        request = engine.chat(stream=True, max_tokens=60)
+    async with machine.llama("--metrics", tokens_per_s=10.0) as engine:
+        request = engine.chat(stream=True, max_tokens=40)
         async with engine.open("POST", CHAT, request, x_conversation_id="c") as stream:
             await stream.wait_body('"content":" ')
         with trio.move_on_after(1.8):
@@ -200,7 +200,7 @@ async def test_a_conversation_outlives_its_client(machine):
         gone = await engine.get("/v1/stream?conv_id=c")
 
     assert still is True
-    assert len(again.events()) == 63
+    assert len(again.events()) == 43
     assert again.events()[-1] == "[DONE]"
     assert (ended.status, gone.status) == (204, 404)
 

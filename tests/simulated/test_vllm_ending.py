@@ -117,12 +117,12 @@ async def test_killed_it_leaves_its_children_with_the_memory(machine):
 
 
 async def test_a_hang_up_ends_the_work_at_once(machine):
-    async with machine.vllm("--max-num-seqs", "1", tokens_per_s=10.0) as engine:
+    async with machine.vllm("--max-num-seqs", "1", tokens_per_s=2.0) as engine:
         async with engine.open("POST", PLAIN, {"prompt": "x", "max_tokens": 60}) as asked:
             while b"} 1" not in (await running(engine)):
                 pass
             del asked
-        with trio.fail_after(1):
+        with trio.fail_after(15):
             while b"} 0" not in (await running(engine)):
                 pass
 
@@ -190,7 +190,7 @@ async def test_it_starts_fast_and_small(machine):
         resident_bytes = int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     # 0.25 s and 28 MiB on an idle machine; room for one that is busy.
-    assert took_s < 3
+    assert took_s < 10
     assert resident_bytes < 64 << 20
 
 
