@@ -109,9 +109,14 @@ def test_a_speculative_sglang_parks_though_it_keeps_its_weights(tmp_path):
         daemon.wait_state(a, "ready")
         before = daemon.chat("a").json()["choices"]
         daemon.do(a, "park")
-        parked = daemon.wait_state(a, "parked")
+        daemon.wait_state(a, "parked")
+
+        def measured():
+            found = daemon.deployment(a)
+            return found["parked"]["provenance"] == "measured" and found
+
+        parked = wait_until(measured, what="what it keeps is measured")
         assert daemon.chat("a").json()["choices"] == before
-    assert parked["parked"]["provenance"] == "measured"
     assert int(parked["parked"]["charges"]["gpu0"]) >= 5 << 30
     assert parked["context"] == {"length": 2 * GIB // 131_072}
     assert parked["parsers"]["tool_call_parser"] == {"name": None, "source": "unknown_family"}
