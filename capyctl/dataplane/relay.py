@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import re
 from collections.abc import Callable
 
 from capyctl.dataplane.answer import Answer
@@ -31,6 +32,9 @@ REFUSAL_BYTES_MAX = 1024 * 1024
 """Of an engine's error body."""
 FIGURES_BYTES_MAX = 16 * 1024 * 1024
 """Of a JSON answer that figures are put into; larger ones pass without."""
+
+_LAST_EVENT = re.compile(rb"\ndata: ?\[DONE\]")
+"""At the beginning of a line, so that no generated text can be taken for it."""
 
 
 class End(enum.Enum):
@@ -146,8 +150,14 @@ class Relay:
 
     @property
     def engine_is_done(self) -> bool:
-        """The engine's answer came whole, whatever became of it."""
-        return self._flow is not None and self._flow.ended
+        """The engine's answer came whole, whatever became of it.
+
+        A client that has read a stream's last event may leave before the body's end has come:
+        nothing is generated any more then.
+        """
+        if self._flow is None or self._flow.ended:
+            return self._flow is not None
+        return self._answer.is_stream and _LAST_EVENT.search(self.tail) is not None
 
     @property
     def link_is_whole(self) -> bool:

@@ -122,6 +122,30 @@ async def test_an_engine_that_dies_in_a_stream():
     assert (record.status, record.outcome.value) == (200, "engine_failed")
 
 
+@pytest.mark.parametrize(
+    ("last", "done"),
+    [(DONE_EVENT, True), (event("a"), False), (event("data: [DONE]"), False)],
+)
+async def test_a_client_that_has_read_the_last_event_may_leave(last, done):
+    """Its slot is free at once, though the end of the body has not come yet."""
+
+    async def script(connection):
+        await connection.request()
+        await connection.send(STREAM_HEAD + chunk(event("a")) + chunk(last))
+        await connection.closed()
+
+    async with world(script) as plane:
+        client = await plane.client()
+        await client.send(post(STREAM_BODY))
+        await client.until(last)
+        await client.close()
+        record = await plane.record()
+
+    assert record.outcome.value == "client_closed"
+    assert (plane.unproven == []) is done
+    assert (plane.admission.running_count == 0) is done
+
+
 @pytest.mark.parametrize("cut_at", [3, 20, 60])
 async def test_an_engine_that_dies_inside_a_chunk_still_gets_its_error_told(cut_at):
     async with world(sends_then_closes(STREAM_HEAD, chunk(event("a" * 60))[:cut_at])) as plane:
