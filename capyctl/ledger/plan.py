@@ -336,20 +336,19 @@ def _no_room(
     wholes = [takes_whole_host(ledger, c, wanted.phase) for c in wanted.candidates]
     for candidate in wanted.candidates:
         host = candidate.host
-        if hopeless and placed(bare, candidate, wanted, None) is not None:
-            hopeless = False
+        hopeless = hopeless and placed(bare, candidate, wanted, None) is None
         if host in hosts.closed:
             continue
         found = obstacle(ledger, candidate, wanted, foreign)
         if found is not None and (host not in nearest or _far(found) < _far(nearest[host])):
             nearest[host] = found
-    shorts = [found for _, found in sorted(nearest.items()) if isinstance(found, Shortage)]
+    obstacles = tuple(nearest[host] for host in sorted(nearest))
     closed = {c.host: hosts.closed[c.host] for c in wanted.candidates if c.host in hosts.closed}
     return NoRoom(
-        short=min(shorts, key=_lack, default=None),
+        short=min((o for o in obstacles if isinstance(o, Shortage)), key=_lack, default=None),
         hopeless=hopeless,
         empty_host=bool(wholes) and all(wholes),
-        obstacles=tuple(nearest[host] for host in sorted(nearest)),
+        obstacles=obstacles,
         closed=tuple(sorted(closed.items())),
     )
 
