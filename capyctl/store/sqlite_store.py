@@ -23,7 +23,7 @@ from capyctl.domain.events import Receipt
 from capyctl.store import rows
 from capyctl.store.batch import encode
 from capyctl.store.connection import Opened, is_damage, open_database
-from capyctl.store.errors import StoreCorrupt, why_not_stored
+from capyctl.store.errors import StoreCorrupt
 from capyctl.store.reader import ReadPool
 from capyctl.store.retention import Retention
 from capyctl.store.schema import STEPS, Step
@@ -96,6 +96,7 @@ class SqliteStore:
         self._path = path
         self._listeners: list[OnCommitted] = []
         self._failure: BaseException | None = None
+        self._why_broken: str | None = None
         self._on_broken = on_broken
         self._closing = False
         self._ended = trio.Event()
@@ -119,7 +120,7 @@ class SqliteStore:
     @property
     def why_broken(self) -> str | None:
         """Why no change is taken any more, and what to do; None while all is well."""
-        return None if self._failure is None else why_not_stored(self._path, self._failure)
+        return self._why_broken
 
     async def load(self) -> Stored:
         """Everything that is stored. Each call reads again; the session stays the same.
@@ -213,12 +214,17 @@ class SqliteStore:
             # An announcement that was lost would leave its readers wrong for good.
             self._writer.fail(problem)
             self._failure = problem
-        if self._failure is not None and not was_broken and self._on_broken is not None:
-            self._on_broken(broken(self._path, self._failure))
+        if self._failure is not None and not was_broken:
+            self._note_failure(broken(self._path, self._failure))
         for one in batch:
             if self._failure is not None:
                 one.outcome = broken(self._path, self._failure)
             one.done.set()
+
+    def _note_failure(self, failure: StoreBroken) -> None:
+        self._why_broken = str(failure)
+        if self._on_broken is not None:
+            self._on_broken(failure)
 
     async def _close(self) -> None:
         self._closing = True

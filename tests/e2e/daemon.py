@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -377,9 +378,23 @@ def simulation(**document: Any) -> str:
     return json.dumps(whole)
 
 
+def _port_ranges() -> Iterator[int]:
+    """First ports of ranges below the ephemeral ones, in an order of this run's own. The workers
+    of one run share them out: on a range of two daemons an engine could lose its port."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers_count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    firsts = list(range(20_000, 32_000, ENGINE_PORTS_COUNT))
+    random.Random(run).shuffle(firsts)
+    return itertools.cycle(firsts[worker::workers_count])
+
+
+_firsts = _port_ranges()
+
+
 def engine_ports() -> str:
-    """A range that no other daemon of these tests is likely to have, below the ephemeral ones."""
-    first = random.SystemRandom().randrange(20_000, 32_000, ENGINE_PORTS_COUNT)
+    """A range that no other daemon of this run has, until it comes round again."""
+    first = next(_firsts)
     return f"{first}-{first + ENGINE_PORTS_COUNT - 1}"
 
 
