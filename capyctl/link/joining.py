@@ -237,7 +237,10 @@ async def _converse(
     try:
         await tls.do_handshake()
     except trio.BrokenResourceError as problem:
-        _not_trusted(file, why_refused(problem) or f"{problem.__cause__ or 'no TLS'}", problem)
+        cause = problem.__cause__
+        if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):
+            raise  # A cut says nothing of who it is: a server that takes no more now does it.
+        _not_trusted(file, why_refused(problem) or str(cause), problem)
     if peer_server_id(tls) != file.server_id:
         _not_trusted(file, "the other side is another server", None)
     # From here on it is the server of the join file, and may have the secret.

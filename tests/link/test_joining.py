@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import struct
 
 import attrs
 import pytest
@@ -218,6 +220,26 @@ async def test_a_host_of_ours_in_the_servers_place_gets_no_secret(tmp_path):
 
     assert "another machine" in words
     assert got is None
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_server_that_takes_no_more_now_is_asked_again(tmp_path, reset):
+    """It closes what is too much before a word of TLS, which says nothing of who it is."""
+
+    async def close(raw: trio.SocketStream) -> None:
+        if reset:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await trio.aclose_forcefully(raw)
+
+    async with serving(tmp_path / "server") as server, trio.open_nursery() as nursery:
+        file = await server.invite()
+        listeners = await nursery.start(trio.serve_tcp, close, 0)
+        port = listeners[0].socket.getsockname()[1]
+        full = changed(file, bootstrap_address=f"https://127.0.0.1:{port}")
+        words = await refused("server_unreachable", tmp_path / "host", full)
+        nursery.cancel_scope.cancel()
+
+    assert "run the same command again" in words
 
 
 async def test_a_server_that_is_not_there_is_named(tmp_path):
