@@ -35,6 +35,9 @@ from capyctl.messages.instance import (
     ReserveWaits,
 )
 
+WAITING_COUNT_MAX = 1 << 17
+"""At a start each instance tells several things, all at about the same time: three or four wait
+for each of 2,000. This is for ten times as many; too few would end the control plane."""
 ROUNDS_MAX = 3
 LOOK_S = 1.0
 """How long the line of several machines is left alone when nothing is known to have changed:
@@ -55,7 +58,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
         first: bool,
         window_s: float = WINDOW_S,
     ) -> None:
-        super().__init__("placement", capacity=8192)
+        super().__init__("placement", capacity=WAITING_COUNT_MAX)
         self._world = world
         self._books = books
         self._instance_ref = instance_ref

@@ -16,6 +16,7 @@ from capyctl.messages import placement as m
 from tests.control.test_placement_hosts import SHAPES, A, B, bench, granted
 from tests.machines import making
 
+LOOKS_COUNT = 20_000
 CARD = {host: SHAPES[host].gpus[0].domain for host in SHAPES}
 
 
@@ -34,7 +35,7 @@ async def test_looks_at_memory_do_not_pile_up_before_a_slow_placement(autojump_c
     async with bench() as here:
         placement = here.actor.ref
         hears = hearing(here, placement)
-        for at_s in range(2 * here.actor.capacity):
+        for at_s in range(LOOKS_COUNT):
             for host in (A, B):
                 hears.sampled(host, sample(host, float(at_s)))
         assert len(placement.mailbox) == 2

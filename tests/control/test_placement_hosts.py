@@ -131,6 +131,19 @@ async def test_instances_spread_over_machines(autojump_clock):
         assert granted(here.told(two)) == [B]
 
 
+async def test_what_many_instances_tell_at_once_finds_room(autojump_clock):
+    async with bench() as here:
+        for number in range(100_000):
+            id = InstanceId(MODEL, number % 20_000)
+            here.actor.ref.tell(
+                m.Occupy(
+                    instance=id, state="ready", parks=True, protected=False, ready_elsewhere=False
+                )
+            )
+        assert len(here.actor.ref.mailbox) == 100_000
+        here.actor.ref.mailbox.drain()
+
+
 async def test_a_machine_counts_once_it_is_published(autojump_clock):
     async with bench(A) as here:
         one = await here.reserve(0, 20)
