@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from capyctl.link.bootstrap import CONNECTIONS_PER_S_MAX
 from tests.e2e.daemon import NotReached, wait_until
 from tests.e2e.multi.fleet import Server
 from tests.e2e.streams import Crowd
@@ -198,14 +199,21 @@ class Rig:
     # -- set-up ---------------------------------------------------------------------------------
 
     def join(self, count: int) -> float:
-        """So many hosts are invited and join, one after the other. Seconds each took."""
-        began_s = time.monotonic()
+        """So many hosts are invited and join, one after the other. Seconds each took.
+
+        Not faster than a server takes them: further connections it closes.
+        """
+        took_s = 0.0
         for number in range(len(self.names), len(self.names) + count):
             name = f"host-{number:03}"
+            began_s = time.monotonic()
             invited = self.client.change("POST", "/invitations", {"name": name})
             self.fleet.do("join", invited["document"])
+            one_s = time.monotonic() - began_s
+            took_s += one_s
             self.names.append(name)
-        return (time.monotonic() - began_s) / count
+            time.sleep(max(0.0, 1.25 / CONNECTIONS_PER_S_MAX - one_s))
+        return took_s / count
 
     def create(self, each: int, *, anywhere: bool = False) -> float:
         """So many deployments for each host; ``anywhere``: any host may have any of them.
