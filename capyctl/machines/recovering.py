@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from capyctl.domain.operations import Operation, OperationKind
+from capyctl.domain.events import NewEvent
+from capyctl.domain.ids import InstanceId
+from capyctl.domain.operations import Operation, OperationKind, OperationState
 from capyctl.machines.deployment import Picture, candidates_of, files_of
-from capyctl.machines.instance import Instance
-from capyctl.machines.setting_off import ToInstance
+from capyctl.machines.history import end, lifecycle_event
+from capyctl.machines.instance import Failure, Instance
+from capyctl.machines.observed import observed_instance, shown_alone
+from capyctl.machines.setting_off import Accepted, ToInstance
+from capyctl.machines.table import Moment
 from capyctl.messages.instance import Cause, Mark, Park, Start, StartOrder, Stop
 
 _STARTS = (OperationKind.INITIALIZE, OperationKind.RESTORE)
@@ -19,23 +24,61 @@ def lost_messages(picture: Picture) -> tuple[ToInstance, ...]:
     come first, then work in order of acceptance, as it was first told.
     """
     known = picture.instances
-    lost: list[tuple[int, str, ToInstance]] = []
     marks: list[ToInstance] = []
     for active in picture.active:
         stored = known.get(active.id.index)
         if active.operator_stopped is not (stored is not None and stored.operator_stopped):
             marks.append((active.id.index, Mark(operator_stopped=active.operator_stopped)))
-    for operation in picture.operations.values():
-        index = operation.instance
-        if index is None or operation.given_up:
-            continue
-        one = known.get(index)
-        if one is not None and _has(one, operation):
-            continue
+    work = []
+    for one, operation in _lost(picture):
         message = _message(picture, operation)
         if message is not None:
-            lost.append((operation.accepted_at_ms, operation.id, (index, message)))
-    return (*marks, *(entry for _, _, entry in sorted(lost, key=lambda item: item[:2])))
+            work.append((one.id.index, message))
+    return (*marks, *work)
+
+
+def untellable(picture: Picture, moment: Moment) -> Accepted | None:
+    """The end of lost starts that cannot be told again: the files of a new document are not
+    known yet, and what they were accepted for is gone.
+
+    What a replace finds on its way is started anew on the new revision, so nobody waits for them.
+    """
+    ended: list[Operation] = []
+    events: list[NewEvent] = []
+    for one, operation in _lost(picture):
+        if _message(picture, operation) is not None:
+            continue
+        reason = "it had not begun when a part of capyctl failed and its files became unknown"
+        failure = Failure("files_unknown", reason)
+        ended.append(end(operation, OperationState.CANCELLED, failure=failure))
+        shown = observed_instance(one, picture.accepted(one))
+        wakes = operation.kind is OperationKind.RESTORE
+        events.append(
+            lifecycle_event(
+                "residency_cancelled" if wakes else "initialize_expired_unarmed",
+                before=shown,
+                after=shown_alone(one),
+                instance=one,
+                operation=operation,
+                moment=moment,
+            )
+        )
+    if not ended:
+        return None
+    return Accepted(deployment=picture.deployment, operations=tuple(ended), events=tuple(events))
+
+
+def _lost(picture: Picture) -> list[tuple[Instance, Operation]]:
+    """Open operations that no instance's record knows, in the order of their acceptance."""
+    found = []
+    for operation in picture.operations.values():
+        if operation.instance is None or operation.given_up:
+            continue
+        id = InstanceId(picture.deployment.id, operation.instance)
+        one = picture.instances.get(operation.instance) or Instance(id=id)
+        if not _has(one, operation):
+            found.append((one, operation))
+    return sorted(found, key=lambda item: (item[1].accepted_at_ms, item[1].id))
 
 
 def _has(one: Instance, operation: Operation) -> bool:

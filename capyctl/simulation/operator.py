@@ -143,8 +143,11 @@ class Operator:
         *,
         index: int | None = None,
         evict: bool = False,
+        patient: bool = False,
     ) -> Sent:
-        deadline_s = self.chance.choice([40.0, 300.0, DEADLINE_S])
+        """``patient``: with the furthest deadline, so that a slow engine is no reason to fail."""
+        drawn_s = self.chance.choice([40.0, 300.0, DEADLINE_S])
+        deadline_s = DEADLINE_S if patient else drawn_s
         scope = f"actions:{target}" if index is None else f"instance:{target}/{index}"
         message = Act(
             action=action,

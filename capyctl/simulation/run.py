@@ -266,7 +266,8 @@ class Simulation:
 
     def _start(self, session: Session, target: DeploymentId) -> Sent:
         revision = session.directory.deployments[target].revision
-        return self.operator.act(target, ActionKind.START, revision, index=0, evict=True)
+        start = ActionKind.START
+        return self.operator.act(target, start, revision, index=0, evict=True, patient=True)
 
     async def _served(self, session: Session, target: DeploymentId) -> str:
         """The last outcome of a few tries: an engine that was broken before may fail the first."""

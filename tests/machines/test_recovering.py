@@ -6,10 +6,11 @@ import attrs
 import pytest
 
 from capyctl.domain.operations import OperationKind as K
+from capyctl.domain.operations import OperationState as O
 from capyctl.machines.instance import InstanceState as S
-from capyctl.machines.recovering import lost_messages
+from capyctl.machines.recovering import lost_messages, untellable
 from capyctl.messages.instance import Cause, Mark, Park, Start, Stop
-from tests.machines.making import NOW_MS, instance, pending, picture, start
+from tests.machines.making import NOW_MS, instance, moment, pending, picture, start
 
 
 def lost(*ones, operations=(), **changes):
@@ -74,3 +75,36 @@ def test_a_mark_that_was_not_read_is_told_again(marked, known):
     one = attrs.evolve(instance(S.STOPPED), operator_stopped=known)
 
     assert lost(one, marked=marked) == ((0, Mark(operator_stopped=not known)),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "event"),
+    [
+        (K.RESTORE, S.PARKED, "residency_cancelled"),
+        (K.INITIALIZE, S.FAILED, "initialize_expired_unarmed"),
+    ],
+)
+def test_a_start_that_nothing_is_known_of_any_more_ends(kind, state, event):
+    """A replace came between, so that there is no order to tell it with."""
+    operation = pending(kind)
+    seen = picture(instance(state), operations={operation.id: operation}, resolved=None)
+
+    ended = untellable(seen, moment())
+
+    assert lost_messages(seen) == ()
+    assert [(o.id, o.state) for o in ended.operations] == [(operation.id, O.CANCELLED)]
+    assert [e.kind for e in ended.events] == [event]
+    assert ended.deployment == seen.deployment
+
+
+def test_what_can_be_told_or_was_taken_up_goes_on():
+    stop, taken = pending(K.CLEANUP), pending(K.INITIALIZE)
+    one = instance(S.STARTING, operation=taken)
+    operations = {o.id: o for o in (stop, taken)}
+
+    assert untellable(picture(one, operations=operations, resolved=None), moment()) is None
+
+    lost_start = pending(K.INITIALIZE)
+    seen = picture(instance(S.STOPPED), operations={lost_start.id: lost_start})
+
+    assert untellable(seen, moment()) is None
