@@ -168,7 +168,7 @@ class SqliteStore:
         """
         assert change == Change(events=change.events), "only what tells is not waited for"
         if self._failure is None and not self._closing:
-            self._writer.submit(Waiting(encode(change)))
+            self._writer.submit(Waiting(encode(change), is_awaited=False))
 
     def listen(self, listener: OnCommitted) -> None:
         """As `contracts.store.Store.listen`. A listener that raises breaks the store."""

@@ -23,6 +23,8 @@ CHANGES_PER_COMMIT_MAX = 256
 """More than this many wait for the next transaction, so that none takes long."""
 OPERATIONS_DROPPED_MAX = 256
 """In one transaction, and also how many new ones set off the next look."""
+RIDE_S = 0.005
+"""How long what nobody waits for is kept for a change that somebody does: they cost one sync."""
 IDLE_S = 60.0
 """How often a store without changes looks for events that are too old."""
 
@@ -34,6 +36,8 @@ class Waiting:
     """One change on its way through the writer, and the task that waits for it."""
 
     encoded: Encoded
+    is_awaited: bool = True
+    """Somebody waits: it is written at once, and with it what nobody waits for."""
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
     outcome: Committed | ReceiptTaken | StoreBroken | None = attrs.field(default=None, init=False)
     """Set by the writer before the event is."""
@@ -103,13 +107,15 @@ class Writer:
     def _take(self) -> tuple[list[Waiting], bool]:
         """All that wait, at least one unless it is time to tidy; and whether more may come."""
         batch: list[Waiting] = []
+        is_awaited = False
         try:
             one = self._queue.get(timeout=0 if self._behind() else IDLE_S)
             while one is not None:
                 batch.append(one)
                 if len(batch) == CHANGES_PER_COMMIT_MAX:
                     return batch, True
-                one = self._queue.get_nowait()
+                is_awaited = is_awaited or one.is_awaited
+                one = self._queue.get(timeout=0 if is_awaited else RIDE_S)
         except queue.Empty:
             return batch, True
         return batch, False

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from capyctl.contracts.store import Change, ReceiptTaken, StoreBroken
 from capyctl.domain.ids import DeploymentId
+from capyctl.store import writer
 from tests.machines.making import deployment
 from tests.store.making import (
     Blocker,
@@ -60,6 +61,27 @@ async def test_what_is_submitted_rides_with_what_is_committed_next(tmp_path):
             blocker.open()
 
     assert blocker.batches == [[noted(0)], [noted(1), noted(2)]]
+
+
+async def test_what_nobody_waits_for_is_kept_for_what_comes_next_or_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "RIDE_S", 30.0)
+    blocker = Blocker()
+    async with opened(tmp_path, before_commit=blocker) as store:
+        store.submit(noted(1))
+        await store.commit(noted(2))
+        store.submit(noted(3))
+
+    assert blocker.batches == [[noted(1), noted(2)], [noted(3)]]
+
+
+async def test_what_nobody_waits_for_is_written_soon(tmp_path):
+    heard = trio.Event()
+    async with opened(tmp_path) as store:
+        store.listen(lambda _: heard.set())
+        store.submit(noted(1))
+        await heard.wait()
+
+        assert len(await all_events(store)) == 1
 
 
 async def test_only_what_tells_is_submitted_and_nothing_to_a_broken_store(tmp_path):
