@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -67,6 +68,7 @@ async def serve_daemon(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_serve_app, app, bound.management, shutdown, served)
         await nursery.start(serve, bound.inference, plane)
+        _leave_out_of_looks_for_garbage()
         for task in beside.started:
             await nursery.start(task)
         nursery.start_soon(reap_orphans)
@@ -81,6 +83,12 @@ async def serve_daemon(
         with trio.move_on_after(app.limits.graceful_s + 1.0):
             await served.wait()
         nursery.cancel_scope.cancel()
+
+
+def _leave_out_of_looks_for_garbage() -> None:
+    """All that was loaded: it stays, and each look at it would stop every stream for a while."""
+    gc.collect()
+    gc.freeze()
 
 
 def make_plane(

@@ -6,7 +6,9 @@ import socket
 import pytest
 
 from capyctl.daemon.serve import run_standalone
-from tests.e2e.daemon import free_port
+from tests.e2e.daemon import PROGRAM, free_port, running
+
+OBJECTS_COUNT_MIN = 1000
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--management-listen"])
@@ -29,3 +31,15 @@ def test_a_port_that_is_taken_is_named(tmp_path, capsys, flag):
     assert line["fields"]["message"] == (
         f"cannot listen on {address} ({flag}): Address already in use"
     )
+
+
+@pytest.mark.slow
+def test_what_a_start_has_loaded_is_left_out_of_looks_for_garbage(tmp_path):
+    """Each look at everything that 1,000 deployments are made of stops all streams for 0.2 s."""
+    program = PROGRAM.replace("sys.exit(run", "import gc; before = gc.get_freeze_count(); (run")
+    program += "print(json.dumps(gc.get_freeze_count() - before), file=sys.stderr)\n"
+    with running(tmp_path, program=program) as daemon:
+        daemon.stop()
+
+        more = json.loads(daemon.log_path.read_text().splitlines()[-1])
+    assert more > OBJECTS_COUNT_MIN
