@@ -111,7 +111,7 @@ def starting(rig: Rig, plan: Plan) -> Iterator[Figure]:
     yield Figure(what="CPU of a start", value=cpu_s / plan.count * 1000, unit="ms")
     told = events(rig.server, cursor)
     placed = [at_ms(one) for one in told if one.kind == "initialize_armed"]
-    rate = len(placed) / (max(placed) - min(placed)) * 1000
+    rate = len(placed) / max(1.0, max(placed) - min(placed)) * 1000
     yield Figure(what="start all: placed", value=rate, unit="a second")
     yield from idle(rig, plan, "all ready", 25.0)
 
