@@ -121,6 +121,7 @@ class Rig:
     fleet: FleetProcess
     names: list[str] = attrs.field(factory=list)
     """Of the hosts."""
+    host_ids: dict[str, str] = attrs.field(factory=dict)
     models: dict[str, str] = attrs.field(factory=dict)
     """Ids of the deployments, by their names."""
     client: Client = attrs.field(init=False)
@@ -146,6 +147,15 @@ class Rig:
             one["name"]: one["observed_state"]
             for one in self.client.get("/snapshot")["deployments"]
         }
+
+    def models_on(self, host: str) -> list[str]:
+        """Names of the deployments with an instance on this host."""
+        id = self.host_ids[host]
+        return [
+            one["name"]
+            for one in self.client.get("/snapshot")["deployments"]
+            if any(instance["host_id"] == id for instance in one["instances"])
+        ]
 
     def act(self, name: str, action: str, client: Client | None = None) -> float:
         """Send an action; the monotonic time at which it was sent."""
@@ -208,7 +218,7 @@ class Rig:
             name = f"host-{number:03}"
             began_s = time.monotonic()
             invited = self.client.change("POST", "/invitations", {"name": name})
-            self.fleet.do("join", invited["document"])
+            self.host_ids[name] = self.fleet.do("join", invited["document"])
             one_s = time.monotonic() - began_s
             took_s += one_s
             self.names.append(name)

@@ -175,8 +175,8 @@ def preparing(rig: Rig, plan: Plan) -> Iterator[Figure]:
 
 def losing(rig: Rig, plan: Plan) -> Iterator[Figure]:
     """One host is silent until its instances are uncertain, and comes back."""
-    host = rig.names[0]
-    mine = [name for name in rig.models if name.startswith(f"model-{host[-3:]}-")]
+    host = next(name for name in rig.names if rig.models_on(name))
+    mine = rig.models_on(host)
     others = [name for name in rig.models if name not in mine]
     cursor = rig.cursor()
     left_ms, left_s = time.time() * 1000, rig.fleet.do("leave", [host])
