@@ -157,7 +157,8 @@ def _reconciled(ledger: Ledger, entry: Entry, one: Instance | None) -> Ledger:
         return ledger  # granted; the answer is on its way
     if one.held is None:
         return free(ledger, entry.instance)
-    if entry.ask is not None and one.held.phase is not entry.phase:
+    if entry.ask is not None and entry.before is not None and one.held.phase is not entry.phase:
+        # Its record is past the wake, or from before it: either way what it held then is known.
         ledger = withdraw(ledger, entry.instance, entry.ask)
     return charge(ledger, entry.instance, one.held.phase, one.held.charges)
 

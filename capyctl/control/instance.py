@@ -54,6 +54,8 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
         self._tasks = HostTasks(self.spawn, self._tell_self, self._gate)
 
     async def on_start(self) -> None:
+        if not self._first:
+            await self._world.landed()
         self.one = self._world.directory.instance(self.id)
         away = self._away()
         moment = self._world.moment()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from actors import ActorGone, MailboxFull, Ref
 from capyctl.contracts.clock import Clock, Ids
 from capyctl.contracts.host import Host
-from capyctl.contracts.store import Store
+from capyctl.contracts.store import Change, Store, StoreBroken
 from capyctl.control.directory import Directory
 from capyctl.control.sessions import Sessions
 from capyctl.domain.ids import HostId
@@ -54,6 +55,13 @@ class World:
     """`parked_growth_limit`: ``auto``, ``off``, a percentage, or a size."""
     sessions: Sessions = attrs.field(factory=Sessions)
     """How hosts that are not this machine are reached now."""
+
+    async def landed(self) -> None:
+        """Wait for what was handed to the store before: a change of an actor that failed may
+        still be on its way to the disk, and its next incarnation goes by what is recorded.
+        """
+        with suppress(StoreBroken):
+            await self.store.commit(Change())
 
     def growth_limit_on(self, host: HostId) -> str:
         """`parked_growth_limit` of one of several machines, as it publishes it."""

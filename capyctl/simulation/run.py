@@ -16,7 +16,7 @@ from actors import ActorGone, RestartsExceeded
 from capyctl.contracts.store import StoreBroken
 from capyctl.domain.ids import DeploymentId
 from capyctl.domain.units import GIB
-from capyctl.machines.deployment import Deployment
+from capyctl.machines.deployment import GOING_DOWN, PARKING, Deployment
 from capyctl.machines.idling import IdlePolicy
 from capyctl.messages.deployment import ActionKind
 from capyctl.simulation.checks import Checks, Violation
@@ -37,6 +37,8 @@ SETTLE_S_MAX = 4_000.0
 """From the last fault on: longer than any deadline, window and pause of a world."""
 SETTLE_S = 200.0
 """From the last fault to the first calm request: what was broken has been cleared away."""
+QUIET_S_MAX = 1_000.0
+"""Longer than an engine may take for a park that began while it was broken."""
 POLL_S = 20.0
 TRIES_MAX = 5
 TRY_AGAIN_S = 60.0
@@ -254,12 +256,21 @@ class Simulation:
         """Each model that fits is started when it is asked for, whatever happened before."""
         session = await self.daemon()
         await trio.sleep(SETTLE_S)
+        await self._until_nothing_moves(session)
         held = any(d.spec.warm or d.spec.explicit for d in session.directory.deployments.values())
         for target in list(session.directory.deployments):
             outcome = await self._served(session, target)
             deployment = session.directory.deployments[target]
             if outcome != "served" and self.fits(deployment) and not held:
                 self.fail(f"{target} is not served: {outcome}")
+
+    async def _until_nothing_moves(self, session: Session) -> None:
+        """What is on its way down keeps its memory until it is there."""
+        for _ in range(int(QUIET_S_MAX / POLL_S)):
+            ones = [o for mine in session.directory.instances.values() for o in mine.values()]
+            if not any(one.state in GOING_DOWN or one.state in PARKING for one in ones):
+                return
+            await trio.sleep(POLL_S)
 
     def fits(self, deployment: Deployment) -> bool:
         return deployment.resolved is not None and _gib(deployment) <= CARD_GIB

@@ -1,0 +1,78 @@
+"""What placement's books become when its actor restarts: what the instances' records show."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from capyctl.control.books import Books, entry_of, reserve_for
+from capyctl.control.directory import Directory
+from capyctl.domain.specs import Phase
+from capyctl.ledger.ledger import Entry, hold, open_ledger
+from capyctl.machines.instance import InstanceState as S
+from tests.ledger.machines import shape_of
+from tests.machines.making import ASK, CANDIDATE, DEPLOYMENT, HOST, instance
+
+SHAPE = attrs.evolve(shape_of(1), host=HOST)
+OLD_ASK = "an earlier request"
+SHOWN = [s for s in S if instance(s).held is not None]
+
+
+def granted(phase: Phase, ask: str = OLD_ASK) -> Entry:
+    """What is booked from the grant of a start or wake until its instance confirms the next phase."""
+    parked = entry_of(instance(S.PARKED))
+    made = attrs.evolve(parked, phase=phase, charges=CANDIDATE.charges.of(phase), ask=ask)
+    return attrs.evolve(made, before=parked) if phase is Phase.WAKE else made
+
+
+def restarted(entry: Entry, one) -> Books:
+    """Books that hold ``entry`` when the actor comes back to ``one``'s record."""
+    books = Books(ledger=hold(open_ledger((SHAPE,)), entry))
+    directory = Directory()
+    directory.instances[DEPLOYMENT] = {one.id.index: one}
+    books.reconcile(directory)
+    return books
+
+
+@pytest.mark.parametrize("phase", [Phase.COLD, Phase.WAKE])
+@pytest.mark.parametrize("state", SHOWN)
+def test_what_an_instance_went_on_to_is_charged_though_it_was_not_told(phase, state):
+    """The word on the later phase went down with the actor, however far the instance has come."""
+    one = instance(state, ask=None)
+    books = restarted(granted(phase), one)
+
+    found = books.ledger.entries[one.id]
+
+    assert (found.phase, found.charges) == (one.held.phase, one.held.charges)
+    assert (found.ask, found.before) == (None, None)
+    assert books.line == {}
+
+
+@pytest.mark.parametrize("phase", [Phase.COLD, Phase.WAKE])
+def test_a_grant_that_is_on_its_way_stays(phase):
+    one = instance(S.QUEUED if phase is Phase.COLD else S.WAKE_QUEUED)
+    entry = granted(phase, ask=one.ask)
+
+    books = restarted(entry, one)
+
+    assert books.ledger.entries == {one.id: entry}
+    assert books.line == {}
+
+
+@pytest.mark.parametrize("state", [S.STOPPED, S.FAILED, S.QUEUED])
+def test_a_grant_that_nobody_waits_for_goes(state):
+    one = instance(state)
+
+    books = restarted(granted(Phase.COLD), one)
+
+    assert books.ledger.entries == {}
+    assert set(books.line) == ({ASK} if state is S.QUEUED else set())
+
+
+def test_a_wake_that_was_given_up_and_asked_for_again_is_back_in_line_and_parked():
+    one = instance(S.WAKE_QUEUED)
+
+    books = restarted(granted(Phase.WAKE), one)
+
+    assert books.ledger.entries[one.id].phase is Phase.PARKED
+    assert [w.reserve for w in books.line.values()] == [reserve_for(one)]
