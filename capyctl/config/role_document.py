@@ -70,7 +70,7 @@ def read_role(role: Role[Model], state_root: Path, given: Given) -> Laid[Model]:
 
     Raises:
         InvalidDocument: a document that is missing, anything that is not valid, an unreadable
-            override (its source is named), sources that disagree (both are).
+            or invalid override (its source is named), sources that disagree (both are).
     """
     path = given.config_path or default_document_path(state_root, role.kind)
     written = _read(path, role, explicit=given.config_path is not None)
@@ -81,9 +81,8 @@ def read_role(role: Role[Model], state_root: Path, given: Given) -> Laid[Model]:
         named_overrides(role.named, flags=given.flags, env=given.env, what=role.kind),
         role.kind,
     )
-    parsed = check(role.model, laid, what=role.kind)
     return Laid(
-        parsed=parsed,
+        parsed=_checked(role, laid, chosen),
         path=path,
         settings=tuple(
             Setting(
@@ -94,6 +93,20 @@ def read_role(role: Role[Model], state_root: Path, given: Given) -> Laid[Model]:
             for one in sorted(_stated_paths(paths, laid))
         ),
     )
+
+
+def _checked(role: Role[Model], laid: Mapping[str, Any], chosen: Mapping[str, Override]) -> Model:
+    """The document's model; what is wrong with an override is said of its source."""
+    try:
+        return check(role.model, laid, what=role.kind)
+    except InvalidDocument as refused:
+        problem = refused.problem
+        block = f"{problem.path.partition('[')[0]}."
+        origins = [one.origin for path, one in chosen.items() if f"{path}.".startswith(block)]
+        if not origins:
+            raise
+        detail = f"{' and '.join(dict.fromkeys(origins))}: {problem.detail}"
+        raise InvalidDocument(attrs.evolve(problem, detail=detail), role.kind) from None
 
 
 def find_state_root(

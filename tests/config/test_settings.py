@@ -22,6 +22,7 @@ from capyctl.config.standalone import StandaloneDocument
 from capyctl.domain.units import GIB, MIB
 
 HOME = {"HOME": "/home/me"}
+MANAGEMENT = "server.listeners.management.bind"
 HEAD = "schema_version: 1\nkind: standalone\n"
 
 
@@ -332,6 +333,47 @@ def test_unreadable_overrides_name_their_source(tmp_path, overrides, path, words
 
     assert refused.problem.path == path
     assert words in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "origin"),
+    [
+        ({"flags": {"--management-listen": "0.0.0.0:7443"}}, MANAGEMENT, "--management-listen"),
+        ({"env": {"CAPYCTL_MANAGEMENT_ADDR": "[::]:7443"}}, MANAGEMENT, "CAPYCTL_MANAGEMENT_ADDR"),
+        ({"env": {"CAPYCTL_MANAGEMENT_ADDR": "7443"}}, MANAGEMENT, "CAPYCTL_MANAGEMENT_ADDR"),
+        ({"sets": [f"{MANAGEMENT}=10.0.0.1:1"]}, MANAGEMENT, "--set"),
+        (
+            {"env": {"CAPYCTL_SET__SHUTDOWN__DRAIN_TIMEOUT": "601s"}},
+            "shutdown.drain_timeout",
+            "CAPYCTL_SET__SHUTDOWN__DRAIN_TIMEOUT",
+        ),
+        ({"flags": {"--kv-cache": "much"}}, "host.local_engine.kv_cache", "--kv-cache"),
+        (
+            {"sets": ["server.listeners.inference.allowed_origins=[me]"]},
+            "server.listeners.inference.allowed_origins",
+            "--set",
+        ),
+        (
+            {"flags": {"--engine-ports": "9000-8999"}},
+            "host.resource_policy.endpoint_port_range",
+            "--engine-ports",
+        ),
+    ],
+)
+def test_overrides_out_of_bounds_name_their_source(tmp_path, overrides, path, origin):
+    refused = refusal(tmp_path, **overrides)
+
+    assert refused.problem.path == path
+    assert refused.problem.detail.startswith(f"{origin}: ")
+
+
+def test_what_the_document_states_wrongly_is_blamed_on_no_flag(tmp_path):
+    text = "shutdown: {drain_timeout: 601s}\n"
+
+    refused = refusal(tmp_path, text, flags={"--management-listen": "127.0.0.1:1"})
+
+    assert refused.problem.path == "shutdown.drain_timeout"
+    assert ": " not in refused.problem.detail
 
 
 def test_a_secret_may_come_by_variable(tmp_path):
