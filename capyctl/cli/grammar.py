@@ -151,15 +151,18 @@ def _add_models(leaves: Leaves) -> None:
     start.add_argument("--wait", action="store_true", help="wait until every instance serves")
     start.add_argument("--evict", action="store_true", help="park or stop others to make room")
     _add_window(start)
-    _on_deployment(leaves, "stop", "stop a deployment until it is started again")
-    _on_deployment(leaves, "park", "park every instance that serves")
-    _on_deployment(leaves, "preinitialize", "start, check and park every instance in turn")
-    delete = _on_deployment(leaves, "delete", "delete a stopped deployment")
+    stop = _on_deployment(leaves, "stop", "stop a deployment until it is started again")
+    stop.add_argument("--wait", action="store_true", help="wait until every instance is stopped")
+    park = _on_deployment(leaves, "park", "park every instance that serves")
+    park.add_argument("--wait", action="store_true", help="wait until they are parked")
+    first = _on_deployment(leaves, "preinitialize", "start, check and park every instance in turn")
+    first.add_argument("--wait", action="store_true", help="wait until all of it is done")
+    delete = _on_deployment(leaves, "delete", "delete a stopped deployment", "deleting:delete")
     delete.add_argument("--stop", action="store_true", help="stop it first, and wait for that")
 
 
-def _on_deployment(leaves: Leaves, action: str, help: str) -> Parser:
-    parser = leaves.add(f"{action} deployment", f"actions:{action}", help)
+def _on_deployment(leaves: Leaves, action: str, help: str, run: str | None = None) -> Parser:
+    parser = leaves.add(f"{action} deployment", run or f"actions:{action}", help)
     parser.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
     add_request_id(parser)
     return parser
@@ -181,6 +184,9 @@ def _add_instances(leaves: Leaves) -> None:
         parser.add_argument("instance", metavar="DEPLOYMENT/INDEX", help="as my-model/0")
         if action == "start":
             parser.add_argument("--evict", action="store_true", help="make room for it")
+            parser.add_argument("--wait", action="store_true", help="wait until it serves")
+        else:
+            parser.add_argument("--wait", action="store_true", help="wait until it is stopped")
         add_request_id(parser)
 
 

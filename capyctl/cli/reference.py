@@ -57,8 +57,11 @@ The newest 1,000 requests are kept.
 `--wait` says on standard error what it waits for, since when, and until when at the latest: one
 line that is rewritten on a terminal, a line for each change elsewhere. `start deployment --wait`
 waits for the checkpoint's digest, downloads and an earlier stop first, within the start's window,
-then until every instance serves, and ends with 0 only then. `delete deployment --stop` that
-cannot finish in time ends with 0, `"deleted": false` and `"cleanup": "pending"`.
+then until every instance serves, and ends with 0 only then. `stop`, `park` and `preinitialize`
+wait until it is done, 10 s longer than their window at most, and end with 13 where it is not, or
+was undone; a stop of what only hosts that are away still run ends with 25. What was accepted goes
+on all the same. `delete deployment --stop` that cannot finish in time ends with 0, `"deleted":
+false` and `"cleanup": "pending"`.
 """
 
 

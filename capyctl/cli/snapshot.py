@@ -51,6 +51,20 @@ def deployment_of(snapshot: Row, id: str) -> Row | None:
     return next((row for row in snapshot.get("deployments", []) if row.get("id") == id), None)
 
 
+def only(deployment: Row, index: int) -> Row:
+    """The deployment as if it had this one instance.
+
+    Raises:
+        CommandFailed: ``not_found``.
+    """
+    name = f"{deployment.get('name')}/{index}"
+    for row in deployment.get("instances", []):
+        if row.get("index") == index:
+            latest = row.get("latest_operation")
+            return {**deployment, "name": name, "instances": [row], "latest_operation": latest}
+    raise CommandFailed("not_found", f"{name} is not there")
+
+
 def operation_state(snapshot: Row, operation_id: object) -> str | None:
     """State of an operation; None where the snapshot no longer lists it."""
     rows: Iterable[Row] = snapshot.get("operations", [])

@@ -19,6 +19,7 @@ from capyctl.cli.snapshot import (
     deployment_of,
     inputs_pending,
     is_about_memory,
+    only,
     operation_state,
     start_failure,
     started,
@@ -46,6 +47,8 @@ class Start:
     evict: bool = False
     initialize_ms: int | None = None
     """Instead of the deployment's own window."""
+    index: int | None = None
+    """Of this instance alone."""
 
     def send(self, deployment: Row) -> dict[str, Any]:
         """Ask for the start. The receipt.
@@ -98,7 +101,7 @@ class Start:
             progress.end()
 
     def wait_until_ready(self, receipt: Mapping[str, Any]) -> Row:
-        """The deployment, once every instance that is not stopped by hand serves.
+        """The deployment, once every instance that is meant and not stopped by hand serves.
 
         Raises:
             CommandFailed: ``operation_failed``, ``insufficient_resources`` or, when its
@@ -110,6 +113,8 @@ class Start:
 
         def look(snapshot: Row) -> Row | Pending:
             deployment = deployment_of(snapshot, id)
+            if deployment is not None and self.index is not None:
+                deployment = only(deployment, self.index)
             last[:] = [] if deployment is None else [deployment]
             return started(deployment, operation_state(snapshot, operation))
 
@@ -148,7 +153,8 @@ class Start:
         }
         if self.evict:
             fields["evict"] = True
-        path = f"{PREFIX}/deployments/{deployment['id']}/actions"
+        at = "" if self.index is None else f"/instances/{self.index}"
+        path = f"{PREFIX}/deployments/{deployment['id']}{at}/actions"
         return self.request.record("action", "POST", path, fields)
 
     def _send(self, step: Step) -> dict[str, Any]:

@@ -1,18 +1,20 @@
-"""start, stop, park, preinitialize and delete: actions on deployments and single instances."""
+"""start, stop, park and preinitialize: actions on deployments and single instances."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+import attrs
 
 from capyctl.cli.call import Call
 from capyctl.cli.client import Client
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import Request, Step, open_request
+from capyctl.cli.outcomes import OUTCOMES, HostsAway, check_hosts
 from capyctl.cli.progress import Progress
 from capyctl.cli.render import summary
 from capyctl.cli.sending import read_snapshot, send_change
-from capyctl.cli.snapshot import Row, cleanup_of, deployment_of, find_deployment, window_ms
+from capyctl.cli.snapshot import Row, deployment_of, find_deployment, only, window_ms
 from capyctl.cli.starting import GRACE_MS, Start
 from capyctl.cli.waiting import wait_for
 from capyctl.client.errors import WaitedTooLong
@@ -20,7 +22,6 @@ from capyctl.client.judging import Pending
 from capyctl.client.requests import PREFIX
 
 INDEX_MAX = 63
-CLEANUP_POLL_S = 0.25
 _WINDOWS = {
     "stop": "stop_ms",
     "park": "stop_ms",
@@ -34,20 +35,26 @@ _SAID = {
     "preinitialize": "Preinitialization of {} accepted",
     "delete": "Deleted {}",
 }
+_DONE = {"stop": "stopped", "park": "parked", "preinitialize": "parked"}
+"""What each makes of it, where no request wakes it again."""
 
 
 def start(call: Call) -> int:
     """`start deployment`"""
     options = call.options
     start = open_start(call, {"command": "start deployment", "target": options.deployment})
+    return _start(call, start, options.deployment)
+
+
+def _start(call: Call, start: Start, target: str) -> int:
+    at = "" if start.index is None else f"/{start.index}"
     stored = start.request.stored("action")
-    if stored is not None and not options.wait:
-        show_receipt(call, "start", options.deployment, start.send({}))
+    if stored is not None and not call.options.wait:
+        show_receipt(call, "start", f"{target}{at}", start.send({}))
         return 0
-    snapshot = read_snapshot(start.client)
-    deployment = find_deployment(snapshot, options.deployment)
-    if not options.wait:
-        show_receipt(call, "start", deployment["name"], start.send(deployment))
+    deployment = find_deployment(read_snapshot(start.client), target)
+    if not call.options.wait:
+        show_receipt(call, "start", f"{deployment['name']}{at}", start.send(deployment))
         return 0
     try:
         receipt, is_new = start.send_when_possible(deployment), True
@@ -56,46 +63,45 @@ def start(call: Call) -> int:
             raise
         # What is waited for is there already, and nothing was accepted for it.
         receipt, is_new = {"deployment_id": deployment["id"], "operation_id": None}, False
-    show_ready(call, receipt, start.wait_until_ready(receipt), already=not is_new)
+    ready = start.wait_until_ready(receipt)
+    show_ready(call, receipt, ready, already=not is_new, index=start.index)
     return 0
 
 
 def stop(call: Call) -> int:
     """`stop deployment`"""
-    return _act(call, "stop")
+    return act(call, "stop", call.options.deployment)
 
 
 def park(call: Call) -> int:
     """`park deployment`"""
-    return _act(call, "park")
+    return act(call, "park", call.options.deployment)
 
 
 def preinitialize(call: Call) -> int:
     """`preinitialize deployment`"""
-    return _act(call, "preinitialize")
-
-
-def delete(call: Call) -> int:
-    """`delete deployment`"""
-    return _stop_and_delete(call) if call.options.stop else _act(call, "delete")
+    return act(call, "preinitialize", call.options.deployment)
 
 
 def start_instance(call: Call) -> int:
     """`start instance`"""
-    return _act_on_instance(call, "start")
+    target, index = _split(call.options.instance)
+    intent = {"command": "start instance", "target": call.options.instance}
+    start = attrs.evolve(open_start(call, intent), index=index)
+    return _start(call, start, target)
 
 
 def stop_instance(call: Call) -> int:
     """`stop instance`"""
-    return _act_on_instance(call, "stop")
+    target = call.options.instance
+    return act(call, "stop", *_split(target), intent={"command": "stop instance", "target": target})
 
 
 def open_start(call: Call, intent: dict[str, Any]) -> Start:
     """A start with the options of its command, under its request identity."""
-    options = call.options
     evict = bool(call.option("evict"))
     client = call.client()
-    window = options.initialize_timeout
+    window = call.option("initialize_timeout")
     asked = {**intent, "evict": evict, "initialize_ms": window}
     return Start(
         call=call,
@@ -122,20 +128,35 @@ def show_receipt(call: Call, action: str, name: object, receipt: Row) -> None:
     call.show(dict(receipt), text)
 
 
-def show_ready(call: Call, receipt: Row, deployment: Row, *, already: bool = False) -> None:
-    """A deployment that was waited for; ``already``: it was ready before it was asked for."""
-    ready = f"{deployment['ready_instances']}/{deployment['desired_instances']}"
+def show_ready(
+    call: Call, receipt: Row, deployment: Row, *, already: bool = False, index: int | None = None
+) -> None:
+    """A start that was waited for; ``already``: it was ready before it was asked for."""
+    said = f"{deployment['name']} is {'already ' if already else ''}ready"
+    show_done(call, receipt, deployment, said, index=index)
+
+
+def show_done(
+    call: Call, receipt: Row, deployment: Row, said: str, *, index: int | None = None
+) -> None:
+    """An action that was waited for; ``index``: of this instance of the deployment alone."""
     (shown,) = call.client().with_host_names([deployment])
     hosts = sorted({str(row["host_id"]) for row in shown["instances"] if row.get("host_id")})
-    fields = ("observed_state", "ready_instances", "desired_instances")
+    if index is None:
+        fields = ("observed_state", "ready_instances", "desired_instances")
+        states = {name: deployment.get(name) for name in fields}
+        ready = f"{deployment['ready_instances']}/{deployment['desired_instances']}"
+    else:
+        states = {"observed_state": deployment["instances"][0]["observed_state"]}
+        ready = None
     call.show(
-        {**receipt, **{name: deployment.get(name) for name in fields}},
+        {**receipt, **states},
         summary(
-            f"{deployment['name']} is {'already ' if already else ''}ready",
+            said,
             [
                 ("Deployment ID", deployment["id"]),
                 ("Revision", deployment["revision"]),
-                ("Hosts", hosts),
+                ("Hosts", hosts or None),
                 ("Ready", ready),
                 ("Operation", receipt.get("operation_id")),
                 ("Victims", receipt.get("victims") or None),
@@ -158,43 +179,71 @@ def record_action(
     return request.record(name, "POST", path, fields)
 
 
-def _act(call: Call, action: str) -> int:
-    target = call.options.deployment
+def act(
+    call: Call,
+    action: str,
+    target: str,
+    index: int | None = None,
+    *,
+    intent: dict[str, Any] | None = None,
+) -> int:
+    at = "" if index is None else f"/{index}"
     client = call.client()
-    intent = {"command": f"{action} deployment", "target": target}
+    intent = intent or {"command": f"{action} deployment", "target": target}
     request = open_request(call, client.role, intent)
     step = request.stored("action")
+    name = target
     if step is None:
         deployment = find_deployment(read_snapshot(client), target)
-        target = deployment["name"]
-        step = record_action(call, request, "action", action, deployment)
-    show_receipt(call, action, target, send_change(client, step))
-    return 0
-
-
-def _act_on_instance(call: Call, action: str) -> int:
-    wanted, index = _split(call.options.instance)
-    evict = bool(call.option("evict"))
-    client = call.client()
-    intent = {"command": f"{action} instance", "target": call.options.instance, "evict": evict}
-    request = open_request(call, client.role, intent)
-    step = request.stored("action")
-    name = wanted
-    if step is None:
-        deployment = find_deployment(read_snapshot(client), wanted)
         name = deployment["name"]
-        at = f"/instances/{index}"
-        step = record_action(call, request, "action", action, deployment, at=at)
-        if evict:
-            fields = {**_fields(step), "evict": True}
-            step = request.record("action", step.method, step.path, fields)
-    within_s = max(30.0, (_fields(step)["deadline_ms"] - call.here.wall_ms()) / 1000)
-    receipt = send_change(client, step, within_s=within_s if evict else 30.0)
-    show_receipt(call, action, f"{name}/{index}", receipt)
+        below = "" if index is None else f"/instances/{index}"
+        step = record_action(call, request, "action", action, deployment, at=below)
+    receipt = send_change(client, step)
+    if not call.option("wait"):
+        show_receipt(call, action, f"{name}{at}", receipt)
+        return 0
+    done = _wait_for(call, client, action, receipt, index, step)
+    state = done["observed_state"] if index is None else done["instances"][0]["observed_state"]
+    word = "is" if state == _DONE[action] else "was"
+    show_done(call, receipt, done, f"{done['name']} {word} {_DONE[action]}", index=index)
     return 0
 
 
-def _fields(step: Step) -> dict[str, Any]:
+def _wait_for(
+    call: Call, client: Client, action: str, receipt: Row, index: int | None, step: Step
+) -> Row:
+    """The deployment once the action is done.
+
+    Raises:
+        CommandFailed: ``operation_failed``; ``deadline_exceeded`` when its deadline passes first;
+            ``still_stopping`` where all that is left to stop is on hosts that are away.
+    """
+    judge = OUTCOMES[action]
+    id, operation = str(receipt["deployment_id"]), receipt.get("operation_id")
+
+    def look(snapshot: Row) -> Row | Pending:
+        found = judge(snapshot, id, operation, index)
+        row = deployment_of(snapshot, id)
+        if action == "stop" and isinstance(found, Pending) and row is not None:
+            check_hosts(client, row if index is None else only(row, index))
+        return found
+
+    until_ms = fields_of(step)["deadline_ms"] + GRACE_MS
+    try:
+        return wait_for(client, look, until_ms=until_ms, progress=Progress(call.here))
+    except HostsAway as problem:
+        raise CommandFailed(
+            "still_stopping",
+            f"{problem.name} is not stopped yet: {problem.why}; the stop is pending until it is "
+            "back",
+        ) from None
+    except WaitedTooLong as problem:
+        raise CommandFailed(
+            "deadline_exceeded", f"not done by the deadline: {problem.last}. It goes on"
+        ) from None
+
+
+def fields_of(step: Step) -> dict[str, Any]:
     import json
 
     found = json.loads(step.body)
@@ -215,100 +264,3 @@ def _split(text: str) -> tuple[str, int]:
             "invalid_request", f"{text}: expected <deployment>/<index>, index 0 to {INDEX_MAX}"
         )
     return name, int(index)
-
-
-class _HostsAway(Exception):
-    """What is left runs on hosts that are not there: waiting for them has no end in sight."""
-
-    def __init__(self, states: Mapping[str, str]) -> None:
-        self.state = next(iter(states.values()))
-        self.why = ", ".join(f"host {name} is {state}" for name, state in states.items())
-
-
-def _stop_and_delete(call: Call) -> int:
-    target = call.options.deployment
-    client = call.client()
-    intent = {"command": "delete deployment", "target": target, "stop": True}
-    request = open_request(call, client.role, intent)
-    stored = request.stored("delete")
-    if stored is not None:
-        return _deleted(call, target, send_change(client, stored))
-    deployment = find_deployment(read_snapshot(client), target)
-    until_ms = _stop(call, client, request, deployment) + GRACE_MS
-    last: list[tuple[Row, Row]] = []
-
-    def look(snapshot: Row) -> Row | Pending:
-        row = deployment_of(snapshot, deployment["id"])
-        if row is None:
-            raise CommandFailed("not_found", f"{deployment['name']} was deleted by someone else")
-        last[:] = [(snapshot, row)]
-        left = cleanup_of(snapshot, row)
-        if left.done:
-            return row
-        away = client.away_hosts_of(row)
-        if away is not None:
-            raise _HostsAway(away)
-        return Pending(f"{row['name']} stopping, instance {', '.join(left.instances) or '-'}")
-
-    try:
-        stopped = wait_for(
-            client,
-            look,
-            until_ms=until_ms,
-            every_s=CLEANUP_POLL_S,
-            progress=Progress(call.here),
-        )
-    except _HostsAway as problem:
-        return _cleanup_pending(call, request, deployment, last, problem.why, problem.state)
-    except WaitedTooLong as problem:
-        return _cleanup_pending(call, request, deployment, last, str(problem.last), "online")
-    step = record_action(call, request, "delete", "delete", stopped)
-    return _deleted(call, stopped["name"], send_change(client, step))
-
-
-def _stop(call: Call, client: Client, request: Request, deployment: Row) -> int:
-    """Ask for the stop; one that is under way already will do. Its deadline in Unix time."""
-    step = request.stored("stop") or record_action(call, request, "stop", "stop", deployment)
-    try:
-        send_change(client, step)
-    except CommandFailed as failure:
-        if failure.code != "lifecycle_conflict":
-            raise
-    return int(_fields(step)["deadline_ms"])
-
-
-def _deleted(call: Call, name: object, receipt: Row) -> int:
-    text = summary(f"Deleted {name}", [("Operation", receipt.get("operation_id"))])
-    call.show({**receipt, "deleted": True}, text)
-    return 0
-
-
-def _cleanup_pending(
-    call: Call,
-    request: Request,
-    deployment: Row,
-    last: list[tuple[Row, Row]],
-    why: str,
-    host_state: str,
-) -> int:
-    """Nothing was deleted, and nothing is wrong either: the stop goes on."""
-    open_operations: list[str] = []
-    if last:
-        open_operations = list(cleanup_of(*last[0]).operations)
-    message = (
-        f"{deployment['name']} is not stopped yet ({why}); repeat the command with "
-        f"--request-id {request.id} to delete it once it is"
-    )
-    call.show(
-        {
-            "deleted": False,
-            "cleanup": "pending",
-            "deployment_id": deployment["id"],
-            "host_state": host_state if last else "unknown",
-            "request_id": request.id,
-            "operations": open_operations,
-            "message": message,
-        },
-        message,
-    )
-    return 0
