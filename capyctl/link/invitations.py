@@ -131,15 +131,29 @@ def check_redemption(
         raise JoinRefused(
             "invitation_used",
             f"the invitation for {name} was used already, by a machine with another key. If that "
-            f"was not this machine, `capyctl revoke host {name}` on the server, and invite again",
+            "was this machine, it has joined: `capyctl start host`. If not, `capyctl revoke host "
+            f"{name}` on the server, and invite again",
         )
     if now_ms >= invitation.expires_at_ms:
         late_s = (now_ms - invitation.expires_at_ms) // 1000
         raise JoinRefused(
             "invitation_expired",
-            f"the invitation for {name} expired {late_s} s ago by the server's clock. On the "
-            f"server: {invite_again(name, recover=invitation.recover is not None)}",
+            f"the invitation for {name} expired {late_s} s ago by the server's clock. "
+            + _after_expiry(invitation),
         )
+
+
+def _after_expiry(invitation: Invitation) -> str:
+    """A machine that was let in and never heard of it has its name, so it is recovered."""
+    name = invitation.host_name
+    if invitation.used_at_ms is None:
+        again = invite_again(name, recover=invitation.recover is not None)
+        return f"On the server: {again}"
+    return (
+        "This machine was let in with it: `capyctl start host`. If that says that it has not "
+        f"joined, on the server `capyctl revoke host {name}` and "
+        f"{invite_again(name, recover=True)}, here `capyctl join host --recover --join-file F`"
+    )
 
 
 def _check_kind(invitation: Invitation, asked: Redemption) -> None:

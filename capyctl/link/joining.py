@@ -20,6 +20,7 @@ from capyctl.link.certificates import (
     BadCertificate,
     Key,
     check_issued,
+    key_digest,
     key_to_pem,
     new_key,
     read_key,
@@ -90,6 +91,9 @@ async def join(
         OSError: the identity cannot be written.
     """
     _check_file(file, host_name=host_name, recovers=recovers)
+    finished = _finished(identity_dir, file)
+    if finished is not None:
+        return finished
     _check_machine(identity_dir, file)
     key = _pending_key(identity_dir, file)
     asked = Redemption(
@@ -139,6 +143,21 @@ def _check_file(file: JoinFile, *, host_name: str, recovers: bool) -> None:
         )
 
 
+def _finished(identity_dir: Path, file: JoinFile) -> HostIdentity | None:
+    """The identity, where a first join with this file broke off after all of it was written."""
+    key = None if file.recover is not None else _kept_key(identity_dir, file)
+    if key is None:
+        return None
+    try:
+        known = read_identity(identity_dir)
+    except IdentityUnusable:
+        return None
+    if known is None or known.shown.key_digest != key_digest(key.public_key()):
+        return None
+    _pending_path(identity_dir).unlink(missing_ok=True)
+    return known
+
+
 def _check_machine(identity_dir: Path, file: JoinFile) -> None:
     """A machine that is a host already joins again as itself alone, and only to come back."""
     try:
@@ -171,17 +190,23 @@ def _pending_path(identity_dir: Path) -> Path:
 
 def _pending_key(identity_dir: Path, file: JoinFile) -> Key:
     """The key for this invitation: kept from an earlier try, or made and kept now."""
-    path = _pending_path(identity_dir)
-    try:
-        found = json.loads(read_owner_file(path, bytes_max=_PENDING_BYTES_MAX))
-        if found["invitation_id"] == file.invitation:
-            return read_key(found["key"])
-    except (FileNotFoundError, OwnerFileUnusable, ValueError, KeyError, TypeError, AttributeError):
-        pass  # None, or one that nothing can be done with.
+    found = _kept_key(identity_dir, file)
+    if found is not None:
+        return found
     key = new_key()
     kept = {"invitation_id": file.invitation, "key": key_to_pem(key)}
-    write_owner_file(path, json.dumps(kept, indent=2) + "\n")
+    write_owner_file(_pending_path(identity_dir), json.dumps(kept, indent=2) + "\n")
     return key
+
+
+def _kept_key(identity_dir: Path, file: JoinFile) -> Key | None:
+    """The key of an earlier try with this invitation; None, too, if nothing can be done with it."""
+    try:
+        body = read_owner_file(_pending_path(identity_dir), bytes_max=_PENDING_BYTES_MAX)
+        found = json.loads(body)
+        return read_key(found["key"]) if found["invitation_id"] == file.invitation else None
+    except (FileNotFoundError, OwnerFileUnusable, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _check_answer(file: JoinFile, key: Key, redeemed: Redeemed) -> None:

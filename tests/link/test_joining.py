@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 
+from capyctl.config.owner_files import write_owner_file
 from capyctl.domain.hosts import HostState
 from capyctl.link import invitations, joining
 from capyctl.link.certificates import read_key
@@ -342,6 +343,63 @@ async def test_a_machine_that_dies_after_the_answer_gets_the_same_certificate(
         assert identity.host == record.id
         assert record.certificates == (identity.shown.fingerprint,)
         server.clock.off_ms = 15 * MINUTE_MS
+
+
+async def test_one_that_broke_off_too_long_ago_is_told_how_to_come_back(tmp_path, monkeypatch):
+    """Its name is taken by itself, so that another ordinary invitation would be refused."""
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    async with serving(tmp_path / "server") as server:
+        file = await server.invite()
+        with monkeypatch.context() as dying:
+            dying.setattr(joining, "write_identity", die)
+            with pytest.raises(KeyboardInterrupt):
+                await joined(tmp_path / "host", file)
+        (host,) = server.owner.hosts
+        server.clock.off_ms = 15 * MINUTE_MS
+
+        words = await refused("invitation_expired", tmp_path / "host", file)
+
+        assert "`capyctl revoke host gpu-1`" in words
+        assert "`capyctl invite host gpu-1 --recover --output F`" in words
+        assert "`capyctl join host --recover --join-file F`" in words
+        await server.revoke(host)
+        recovery = await server.invite(recover=host)
+        identity = await joined(tmp_path / "host", recovery, recovers=True)
+    assert identity.host == host
+
+
+async def test_a_recovery_that_broke_off_between_its_files_is_finished(tmp_path, monkeypatch):
+    """The key is the new one, and the addresses are still those of the former server's place."""
+    async with serving(tmp_path / "server") as server:
+        old = await joined(tmp_path / "host", await server.invite())
+        await server.revoke(old.host)
+        file = changed(
+            await server.invite(recover=old.host), control_address="https://moved.test:7445"
+        )
+        written = []
+
+        def die_at_the_second(path, text):
+            if written:
+                raise KeyboardInterrupt
+            written.append(path.name)
+            write_owner_file(path, text)
+
+        with monkeypatch.context() as dying:
+            dying.setattr("capyctl.link.identity.write_owner_file", die_at_the_second)
+            with pytest.raises(KeyboardInterrupt):
+                await joined(tmp_path / "host", file, recovers=True)
+        between = read_identity(tmp_path / "host" / "identity")
+
+        new = await joined(tmp_path / "host", file, recovers=True)
+
+    assert written == ["host.pem"]
+    assert between.shown == new.shown, "a start in between is the recovered host"
+    assert between.control_address == old.control_address
+    assert new.control_address == "https://moved.test:7445"
+    assert modes(tmp_path / "host" / "identity").keys() == {"host.pem", "host.json"}
 
 
 async def test_the_same_key_is_not_answered_for_ever(tmp_path, monkeypatch):

@@ -290,9 +290,11 @@ def run_command(state: Path, *words: str, status: int = 0) -> Any:
 
 
 @contextlib.contextmanager
-def fleet(root: Path, *names: str, plain: bool = False, **simulated: Any) -> Iterator[Fleet]:
+def fleet(
+    root: Path, *names: str, plain: bool = False, server: Server | None = None, **simulated: Any
+) -> Iterator[Fleet]:
     """A started server with hosts of these names, all online."""
-    made = Fleet(root, Server(root, simulate="", plain=plain))
+    made = Fleet(root, server or Server(root, simulate="", plain=plain))
     try:
         made.server.start()
         for name in names:
