@@ -147,6 +147,7 @@ class Host:
     port: int = attrs.field(factory=free_port)
     ports: str = attrs.field(factory=engine_ports)
     sets: tuple[str, ...] = ()
+    program: str = HOST_PROGRAM
     process: Started | None = None
 
     @property
@@ -179,7 +180,7 @@ class Host:
         stated = {"flags": flags, "sets": self.sets, "simulate": self.simulate}
         with self.log_path.open("ab") as log:
             env = {**os.environ, "XDG_CONFIG_HOME": str(self.root / "config")}
-            self.process = spawn(HOST_PROGRAM, json.dumps(stated), env, log, under=self.under())
+            self.process = spawn(self.program, json.dumps(stated), env, log, under=self.under())
         return self
 
     def kill(self) -> None:
@@ -224,19 +225,21 @@ class Fleet:
     server: Server
     hosts: dict[str, Host] = attrs.field(factory=dict)
 
-    def add(self, name: str, *, online: bool = True, **simulated: Any) -> Host:
+    def add(
+        self, name: str, *, online: bool = True, program: str = HOST_PROGRAM, **simulated: Any
+    ) -> Host:
         """Document, invitation, join and start of one more host."""
-        host = Host(
-            self.root,
-            name,
-            f"127.0.1.{10 + len(self.hosts)}",
-            simulation(**simulated),
-        )
+        host = self.new(name, program=program, **simulated)
         self.prepare(host)
         host.start()
         if online:
             self.server.wait_host(name, "online")
         return host
+
+    def new(self, name: str, *, program: str = HOST_PROGRAM, **simulated: Any) -> Host:
+        """One with an address of its own; nothing of it is there yet."""
+        address = f"127.0.1.{10 + len(self.hosts)}"
+        return Host(self.root, name, address, simulation(**simulated), program=program)
 
     def prepare(self, host: Host) -> None:
         """Document, invitation and join."""

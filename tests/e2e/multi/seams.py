@@ -19,6 +19,22 @@ from typing import Any
 import attrs
 import trio
 
+SERVER_PROGRAM = """
+import sys, json
+from capyctl.daemon.serve_server import run_server
+from tests.e2e.multi.seams import install
+a = json.loads(sys.argv[1])
+install(%r, *%r)
+sys.exit(run_server(a["flags"], a["sets"], "json"))
+"""
+HOST_PROGRAM = """
+import sys, json
+from capyctl.daemon.serve_host import run_host
+from tests.e2e.multi.seams import install
+a = json.loads(sys.argv[1])
+install(%r, *%r)
+sys.exit(run_host(a["flags"], a["sets"], a["simulate"], "json"))
+"""
 STEPS = ("fdopen", "fsync", "replace", "unlink")
 """Of the system, by which files that only their owner reads are written; none of them is done
 half."""
@@ -29,6 +45,14 @@ class Seams:
     """The test's side, and the folder that both know."""
 
     folder: Path
+
+    def server(self, *places: str) -> str:
+        """The program of a server that may die at these places, and goes by this clock."""
+        return SERVER_PROGRAM % (str(self.folder), places)
+
+    def host(self, *places: str) -> str:
+        """Likewise of a host."""
+        return HOST_PROGRAM % (str(self.folder), places)
 
     @property
     def _moment(self) -> Path:

@@ -24,14 +24,6 @@ a = json.loads(sys.argv[1])
 die_at_step(a["step"])
 sys.exit(main(a["words"]))
 """
-SERVER = """
-import sys, json
-from capyctl.daemon.serve_server import run_server
-from tests.e2e.multi.seams import install
-a = json.loads(sys.argv[1])
-install(%r, *%r)
-sys.exit(run_server(a["flags"], a["sets"], "json"))
-"""
 ASKED = "capyctl.link.enrolment:Enrolment.redeem"
 ISSUED = "capyctl.link.authority:Authority.issue"
 STORED = "capyctl.daemon.assemble_server:Asking.__call__"
@@ -51,7 +43,7 @@ JOIN_S_MAX = 20.0
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     root = tmp_path_factory.mktemp("joins")
-    program = SERVER % (str(root / "seams"), (ASKED, ISSUED, STORED, ANSWERED))
+    program = Seams(root / "seams").server(ASKED, ISSUED, STORED, ANSWERED)
     with fleet(root, server=Server(root, simulate="", program=program)) as made:
         yield made
 
