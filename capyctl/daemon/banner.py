@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +14,10 @@ NO_ENGINES = "none: register one with `capyctl engine add`"
 
 
 def show_banner(role: str, lines: Mapping[str, str], log: Log) -> None:
-    """Lines on a terminal, one event elsewhere."""
-    if sys.stderr.isatty():
-        shown = [f"capyctl {__version__} {role} ready"]
-        shown += [f"  {_title(name):<12} {text}" for name, text in lines.items()]
-        print("\n".join(shown), file=sys.stderr)
+    """Lines in a log for people, one event in JSON."""
+    shown = [f"capyctl {__version__} {role} ready"]
+    shown += [f"  {_title(name):<12} {text}" for name, text in lines.items()]
+    if log.plain("\n".join(shown)):
         return
     fields: dict[str, Any] = dict(lines)
     if "credentials" in fields:
@@ -34,7 +33,7 @@ def shown_inference(settings: ServingSettings, inference: Address) -> str:
 
 def warn_of_open_inference(settings: ServingSettings, inference: Address, log: Log) -> None:
     """Where the key is off beyond this machine."""
-    if settings.inference_key_required or settings.inference.host.startswith("127."):
+    if settings.inference_key_required or ipaddress.ip_address(inference.host).is_loopback:
         return
     log.warning(
         "inference_unauthenticated",

@@ -49,12 +49,14 @@ def address_of_socket(listening: socket.socket | trio.socket.SocketType) -> Addr
 
 
 def record_addresses(settings: ServingSettings, *, management: Address, inference: Address) -> None:
-    """Write where both listeners are, for commands and controllers. Blocks.
+    """Write where both listeners are and whether inference asks for the key, for commands and
+    controllers. Blocks.
 
     Raises:
         OSError: it cannot be written.
     """
     run = owner_folder(settings.state_root / "run")
     write_owner_file(run / "management-address", f"{management}\n")
-    suffix = "" if settings.inference_key_required else " (no key)"
-    write_owner_file(run / "inference-address", f"{inference}{suffix}\n")
+    write_owner_file(run / "inference-address", f"{inference}\n")
+    authentication = "api_key" if settings.inference_key_required else "none"
+    write_owner_file(run / "inference-authentication", f"{authentication}\n")

@@ -25,6 +25,7 @@ from capyctl.domain.specs import ModelTask
 from capyctl.gates.admission import QueueBounds
 from capyctl.store.sqlite_store import SqliteStore, open_store
 from capyctl.store.writer import BeforeCommit
+from capyctl.telemetry.forwarding import last_lines
 from capyctl.telemetry.fragments import Fragments
 from capyctl.telemetry.hub import Hub
 from capyctl.telemetry.log import Log
@@ -171,7 +172,7 @@ class FailureLog(Observer):
                 actor=name,
                 type=failure.type,
                 text=failure.text,
-                traceback=failure.traceback,
+                traceback=last_lines([failure.traceback]),
             )
 
     def restarted(self, name: str, restarts_count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.detecting import MachineUnusable
 from capyctl.daemon.root import StateRootBusy, held_root, owner_folder
 from capyctl.store.errors import StoreUnusable
+from capyctl.telemetry.forwarding import forwarded
 from capyctl.telemetry.log import Log
 
 EXIT_OK = 0
@@ -64,14 +64,14 @@ def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) ->
     """
     as_json = None if log_format is None else log_format == "json"
     log = Log(sys.stderr, role=kind, clock_wall_ms=SystemClock().wall_ms, as_json=as_json)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        serve(log)
-    except Exception as raised:
-        status = _refusal(log, _alone(raised))
-        if status is None:
-            raise
-        return status
+    with forwarded(log):
+        try:
+            serve(log)
+        except Exception as raised:
+            status = _refusal(log, _alone(raised))
+            if status is None:
+                raise
+            return status
     return EXIT_OK
 
 

@@ -150,7 +150,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file in one step, so that nobody reads half of it."""
+    """Replace a file in one step, so that nobody reads half of it; its owner's alone."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.touch(mode=0o600)
     fresh.write_text(text)
     os.replace(fresh, path)

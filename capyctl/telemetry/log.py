@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import json
@@ -64,18 +65,25 @@ class Log:
         at = datetime.datetime.fromtimestamp(self._clock_wall_ms() / 1000, datetime.UTC)
         stamp = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
         line = self._json if self._as_json else self._text
-        with self._lock:
-            try:
-                self._stream.write(line(stamp, level, name, shown) + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                return
+        self._write(line(stamp, level, name, shown))
+
+    def plain(self, text: str) -> bool:
+        """Write ``text`` as it is, where this log is read by people; whether it is."""
+        if self._as_json:
+            return False
+        self._write(text)
+        return True
 
     def warning(self, name: str, /, **fields: object) -> None:
         self.event(name, level=Level.WARNING, **fields)
 
     def error(self, name: str, /, **fields: object) -> None:
         self.event(name, level=Level.ERROR, **fields)
+
+    def _write(self, text: str) -> None:
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(text + "\n")
+            self._stream.flush()
 
     def _json(self, stamp: str, level: Level, name: str, shown: Mapping[str, object]) -> str:
         head = {"at": stamp, "level": level.value, "role": self._role, "event": name}

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.fake_management import ID, Says, deployment, instance, refusal, snapshot
 
 CONTROLS = {"enabled": True, "warning": "sleep endpoints are mounted"}
@@ -68,6 +70,27 @@ def test_status_of_the_role(management, bench):
         f"  State directory  {bench.state_root}",
     ]
     assert "NAME      STATE   READY  REVISION  HOSTS" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("0.0.0.0:8443", True),
+        ("[::]:8443", True),
+        ("127.0.0.1:8443", False),
+        ("[::1]:8443", False),
+    ],
+)
+def test_status_says_that_inference_asks_for_no_key(management, bench, address, said):
+    (bench.state_root / "run/inference-address").write_text(f"{address}\n")
+    (bench.state_root / "run/inference-authentication").write_text("none\n")
+
+    lines = bench.run("status").out.splitlines()
+    found = json.loads(bench.run("status", "--json").out)
+
+    assert f"  Inference        {address} (no key)" in lines
+    assert (f"inference: unauthenticated on {address}" in lines) is said
+    assert (found["inference"], found["inference_authentication"]) == (address, "none")
 
 
 def test_status_says_what_was_chosen_and_why(management, bench):

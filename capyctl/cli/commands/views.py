@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from urllib.parse import quote
 from capyctl.cli.call import Call
 from capyctl.cli.client import Client
 from capyctl.cli.render import MISSING, cell, record, seconds, summary, table
+from capyctl.cli.role import recorded
 from capyctl.cli.sending import read_snapshot
 from capyctl.cli.snapshot import NEVER_MEASURED, Row, find_deployment
 
@@ -46,10 +48,12 @@ def status(call: Call) -> int:
     states = [str(row.get("observed_state")) for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted({*states}))
     role = client.role
-    inference = _recorded(client, "inference-address")
+    inference = recorded(role.state_root, "inference-address")
+    authentication = recorded(role.state_root, "inference-authentication")
     value = {
         "management": str(role.address),
         "inference": inference,
+        "inference_authentication": authentication,
         "state_dir": str(role.state_root),
         "session_epoch": snapshot.get("session_epoch"),
         "deployments": rows,
@@ -59,10 +63,12 @@ def status(call: Call) -> int:
         + (f": {counts}" if counts else ""),
         [
             ("Management", role.address),
-            ("Inference", inference),
+            ("Inference", f"{inference} (no key)" if authentication == "none" else inference),
             ("State directory", role.state_root),
         ],
     )
+    if authentication == "none" and inference is not None and _is_open(inference):
+        head += f"\ninference: unauthenticated on {inference}"
     shown = _table(client.with_host_names(rows))
     call.show(value, f"{head}\n\n{_with_warnings(shown, rows)}" if rows else head)
     return 0
@@ -274,16 +280,14 @@ def _hosts(row: Row) -> list[str]:
     return sorted({str(one["host_id"]) for one in row.get("instances", []) if one.get("host_id")})
 
 
+def _is_open(address: str) -> bool:
+    """Whether others than this machine reach it."""
+    host = address.rpartition(":")[0].strip("[]")
+    return not ipaddress.ip_address(host).is_loopback
+
+
 def _gib(value: object) -> str:
     try:
         return f"{int(str(value)) / GIB:.1f} GiB"
     except ValueError:
         return MISSING
-
-
-def _recorded(client: Client, name: str) -> str | None:
-    """A line that the running role left about itself."""
-    try:
-        return (client.role.state_root / "run" / name).read_text("utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
