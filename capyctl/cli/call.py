@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from capyctl.cli.failure import CommandFailed
 from capyctl.cli.render import to_json
-from capyctl.cli.surroundings import Surroundings
+from capyctl.cli.surroundings import Surroundings, drop_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,17 @@ class Call:
         out = self.here.out
         if self.wants_json:
             text = to_json(value, indented=self.here.is_terminal(out))
-        print(text, file=out, flush=True)
+        try:
+            print(text, file=out, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            if out is sys.stdout:
+                drop_output()
+            raise CommandFailed(
+                "internal",
+                f"the result cannot be written: {problem.strerror}; what the command did is done",
+            ) from problem
 
     def say(self, text: str) -> None:
         """A line beside the result, on standard error."""

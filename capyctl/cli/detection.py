@@ -28,7 +28,7 @@ def detect_engines(environ: Mapping[str, str], extra: Iterable[str] = ()) -> lis
     seen: set[str] = set()
     for root in _bounded(_environments(environ, home, extra)):
         place = os.path.realpath(root)
-        if place in seen or not root.is_dir():
+        if place in seen or not os.path.isdir(root):
             continue
         seen.add(place)
         for one in find_in_environment(root):
@@ -53,7 +53,7 @@ def _environments(environ: Mapping[str, str], home: Path, extra: Iterable[str]) 
     yield home / ".venv"
     yield from _children(Path("/opt"))
     for child in _children(home):
-        if (child / "pyvenv.cfg").is_file():
+        if os.path.isfile(child / "pyvenv.cfg"):
             yield child
 
 
@@ -84,7 +84,7 @@ def _llama_folders(environ: Mapping[str, str], home: Path, extra: Iterable[str])
 
 def _llama_in(folder: Path) -> Installation | None:
     path = folder / LLAMA_SERVER
-    if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
+    if os.path.islink(path) or not os.path.isfile(path) or not os.access(path, os.X_OK):
         return None
     try:
         return locate(path)
@@ -110,7 +110,7 @@ def _children(folder: Path) -> Iterator[Path]:
     except OSError:
         return
     for name in sorted(names):
-        if (folder / name).is_dir() and not (folder / name).is_symlink():
+        if os.path.isdir(folder / name) and not os.path.islink(folder / name):
             yield folder / name
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -12,8 +11,9 @@ from capyctl.cli.call import Call
 from capyctl.cli.exit_codes import INTERRUPTED, OK
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.grammar import build_parser
+from capyctl.cli.paths import path_refused
 from capyctl.cli.render import to_json
-from capyctl.cli.surroundings import Surroundings
+from capyctl.cli.surroundings import Surroundings, drop_output
 
 _JSON_WORDS = ("--json", "--format=json")
 
@@ -32,9 +32,13 @@ def main(argv: Sequence[str] | None = None, here: Surroundings | None = None) ->
         _say_failure(interrupted, here, as_json=_wants_json(words))
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone. Nothing may be flushed to it at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has gone.
+        drop_output()
         return OK
+    except OSError as problem:
+        refused = path_refused(problem)
+        _say_failure(refused, here, as_json=_wants_json(words))
+        return refused.exit_status
 
 
 def _run(words: list[str], here: Surroundings) -> int:
@@ -48,7 +52,8 @@ def _run(words: list[str], here: Surroundings) -> int:
             f"unrecognized arguments: {' '.join(unknown)}; `{leaf} --help` shows what there is",
         )
     if options.version:
-        print(f"capyctl {version()}", file=here.out)
+        call = Call(options=options, here=here)
+        call.show({"version": version()}, f"capyctl {version()}")
         return OK
     run: str | None = getattr(options, "run", None)
     if run is None:

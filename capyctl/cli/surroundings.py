@@ -11,6 +11,11 @@ from typing import TextIO
 import attrs
 
 
+def drop_output() -> None:
+    """Nothing of what could not be written is flushed to the standard output at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @attrs.frozen(kw_only=True)
 class Surroundings:
     """The process's own, unless said otherwise."""

@@ -146,7 +146,7 @@ def default_document_path(state_root: Path, kind: str) -> Path:
 
 
 def write_document(path: Path, text: str) -> bool:
-    """Write a document, owner-only, unless one is there; whether it was written. Blocks.
+    """Write a document, owner-only and whole, unless one is there; whether it was. Blocks.
 
     Raises:
         OSError: it cannot be written.
@@ -157,10 +157,14 @@ def write_document(path: Path, text: str) -> bool:
         descriptor = os.open(path, flags, 0o600)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 

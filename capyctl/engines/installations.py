@@ -91,7 +91,7 @@ def locate(path: str | Path) -> Installation:
         NotAnEngine: nothing is there, or nothing that is known, or more than one.
     """
     wanted = Path(os.path.abspath(path))
-    if not wanted.exists() and not wanted.is_symlink():
+    if not os.path.lexists(wanted):
         raise NotAnEngine(f"{wanted} does not exist", missing=True)
     if wanted.name.startswith(LLAMA_SERVER):
         return _llama_server(wanted)

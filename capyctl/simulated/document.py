@@ -106,9 +106,12 @@ def read_file(path: Path) -> SimulatedDocument:
     BadDocument: the file cannot be read or does not describe a machine.
     """
     try:
-        if path.stat().st_size > DOCUMENT_BYTES_MAX:
+        # Its size says nothing of a device, which may have no end.
+        with path.open("rb") as file:
+            body = file.read(DOCUMENT_BYTES_MAX + 1)
+        if len(body) > DOCUMENT_BYTES_MAX:
             raise BadDocument(f"{path} is larger than {DOCUMENT_BYTES_MAX} bytes")
-        text = path.read_text("utf-8")
+        text = body.decode()
     except UnicodeDecodeError as error:
         raise BadDocument(f"{path} is not UTF-8 text") from error
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from capyctl.cli.call import Call
 from capyctl.cli.client import Client
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.journal import open_request
+from capyctl.cli.paths import path_refused
 from capyctl.cli.progress import Progress
 from capyctl.cli.render import MISSING, record, summary, table
 from capyctl.cli.sending import send_host_change
@@ -41,13 +42,13 @@ def invite(call: Call) -> int:
     path = Path(options.output).absolute()
     intent = {"command": "invite host", "name": options.host, "recover": bool(options.recover)}
     request = open_request(call, client.role, intent)
-    step = request.stored("invite")
-    if step is None:
-        fields: dict[str, Any] = {"name": options.host, "recover": bool(options.recover)}
-        if options.expires is not None:
-            fields["expires_in_ms"] = options.expires
-        step = request.record("invite", "POST", f"{PREFIX}/invitations", fields)
-    with _new_owner_file(path) as descriptor:
+    with _new_owner_file(path) as write:
+        step = request.stored("invite")
+        if step is None:
+            fields: dict[str, Any] = {"name": options.host, "recover": bool(options.recover)}
+            if options.expires is not None:
+                fields["expires_in_ms"] = options.expires
+            step = request.record("invite", "POST", f"{PREFIX}/invitations", fields)
         receipt = send_host_change(client, step)
         document = receipt.pop("document", None)
         if not isinstance(document, str):
@@ -56,8 +57,7 @@ def invite(call: Call) -> int:
                 "this invitation was answered before, and its secret is shown once only: invite "
                 "the host again",
             )
-        os.write(descriptor, document.encode())
-        os.fsync(descriptor)
+        write(document)
     recover = " --recover" if options.recover else ""
     call.show(
         {**receipt, "join_file": str(path)},
@@ -248,11 +248,12 @@ def _at(milliseconds: object) -> str:
 
 
 @contextlib.contextmanager
-def _new_owner_file(path: Path) -> Iterator[int]:
-    """A file that only its owner reads; it is not there any more when the block fails.
+def _new_owner_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Writes a file that only its owner reads; it is not there any more when the block fails.
 
     Raises:
-        CommandFailed: ``invalid_request``: it is there already; ``internal``: not writable.
+        CommandFailed: ``invalid_request``: it is there already; ``usage``: it cannot be there;
+            ``internal``: the disk failed, after an invitation was made.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -262,10 +263,22 @@ def _new_owner_file(path: Path) -> Iterator[int]:
             "invalid_request", f"{path} is there already; name another with --output"
         ) from None
     except OSError as problem:
-        raise CommandFailed("internal", f"{path}: {problem.strerror}") from problem
+        raise path_refused(problem, option="--output", path=path) from problem
+
+    def write(text: str) -> None:
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(descriptor)
+        except OSError as problem:
+            failed = path_refused(problem, option="--output", path=path)
+            lost = "The secret of this invitation is lost: invite the host again"
+            raise CommandFailed("internal", f"{failed.message}. {lost}") from problem
+
     done = False
     try:
-        yield descriptor
+        yield write
         done = True
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
+from capyctl.cli.paths import path_of, path_refused
 from capyctl.cli.refusing import documents_refused
 from capyctl.cli.render import summary
 from capyctl.cli.role import role_document
@@ -68,11 +69,11 @@ def _joined(folder: Path, file: Path, *, host_name: str, recovers: bool) -> Host
     from capyctl.link.joining import open_join_file
 
     try:
-        opened = open_join_file(file)
+        with path_of("--join-file", file):
+            opened = open_join_file(file)
         joining = partial(redeem, folder, opened, host_name=host_name, recovers=recovers)
         return trio.run(joining)
     except JoinRefused as refused:
         raise CommandFailed(refused.code, refused.message) from refused
     except OSError as problem:
-        where = problem.filename or folder
-        raise CommandFailed("internal", f"{where}: {problem.strerror or problem}") from problem
+        raise path_refused(problem, path=folder) from problem

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
+from capyctl.cli.paths import path_of, path_refused
 from capyctl.cli.refusing import documents_refused
 from capyctl.cli.render import summary
 from capyctl.cli.role import explicit_config
@@ -102,6 +103,7 @@ def _write(call: Call, kind: str, text: str) -> None:
         CommandFailed: ``invalid_request``: there is one already; it is left as it is.
         InvalidDocument: the state root cannot be trusted.
     """
+    from capyctl.config.credentials import check_state_root
     from capyctl.config.role_document import default_document_path, write_document
     from capyctl.daemon.preparing import prepare_root
 
@@ -110,16 +112,25 @@ def _write(call: Call, kind: str, text: str) -> None:
     path = Path(stated).absolute() if stated else default_document_path(state_root, kind)
     if path.suffix not in (".yaml", ".yml"):
         raise CommandFailed("usage", f"--output: {path} does not end in .yaml or .yml")
-    try:
-        prepared = prepare_root(kind, state_root)
+    check_state_root(state_root)
+    is_inside = path.is_relative_to(state_root)
+    prepared = {}
+    if is_inside:
+        with path_of("--state-dir", state_root):
+            prepared = prepare_root(kind, state_root)
+    with path_of("--output", path):
         is_new = write_document(path, text)
-    except OSError as problem:
-        where = problem.filename or path
-        raise CommandFailed("internal", f"{where}: {problem.strerror}") from problem
     if not is_new:
         raise CommandFailed(
             "invalid_request", f"{path} is there already; edit it, or name another with --output"
         )
+    if not is_inside:
+        try:
+            with path_of("--state-dir", state_root):
+                prepared = prepare_root(kind, state_root)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
     made = {name: str(place) for name, place in prepared.items()}
     shown = [(_SHOWN[name], place) for name, place in made.items()]
     value = {"document": str(path), "state_dir": str(state_root), **made}
@@ -141,5 +152,4 @@ def _machine(call: Call, state_root: Path) -> MachineShape:
     except ValueError as problem:
         raise CommandFailed("invalid_request", f"--simulate: {problem}") from problem
     except OSError as problem:
-        where = problem.filename or state_root
-        raise CommandFailed("internal", f"{where}: {problem.strerror}") from problem
+        raise path_refused(problem, option="--state-dir", path=state_root) from problem

@@ -214,8 +214,8 @@ def find_stage(folder: Path) -> Stage:
     Raises:
         CommandFailed: ``not_found``: the folder is not one of a demo.
     """
-    place = folder.resolve()
-    if not (place / MARK).is_file():
+    place = Path(os.path.realpath(folder))
+    if not os.path.isfile(place / MARK):
         raise CommandFailed("not_found", f"{folder} is not the folder of a demo: no {MARK} in it")
     return Stage(place)
 
