@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -17,6 +18,8 @@ from capyctl.domain.profiles import StoredProfile
 from capyctl.engines.profile_checks import check_profile
 
 FILE_NAME = "engines.yaml"
+LOCK_TRIES_MAX = 10_000
+"""Each one more that finds the lock removed by its holder has waited for that holder."""
 _REVISION = re.compile(r"# capyctl-document-revision: ([0-9]{1,18})\s*")
 
 
@@ -81,8 +84,7 @@ def edit_engines_file(
     """
     path = Path(os.path.realpath(path))
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(path):
+        with _folder(path.parent), _locked(path):
             before = read_engines_file(path, documents)
             after = EnginesFile(
                 path=path, revision=before.revision + 1, profiles=dict(change(before))
@@ -108,13 +110,46 @@ def _text_of(document: EnginesFile, documents: EngineDocuments) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _folder(folder: Path) -> Iterator[None]:
+    """A folder that is not left behind when it was made for a change that failed."""
+    is_new = not folder.exists()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The lock file is there only while it is held."""
+    name = f"{path}.lock"
+    lock = _held(name)
+    try:
         yield
     finally:
+        os.unlink(name)
         os.close(lock)
+
+
+def _held(name: str) -> int:
+    """The lock, held. Raises OSError: it cannot be had."""
+    for _ in range(LOCK_TRIES_MAX):
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Whoever held it has removed it; the name may be another file's by now.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), os.lstat(name)):
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+    raise OSError(errno.EBUSY, "is being changed again and again by others", name)
 
 
 def _replace(path: Path, text: str, owner: tuple[int, int] | None) -> None:

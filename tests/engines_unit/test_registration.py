@@ -148,10 +148,32 @@ def test_the_mode_of_an_older_file_is_kept_and_no_draft_is_left(llama, document)
     document.chmod(0o640)
     add(llama, document, name="second")
     assert stat.S_IMODE(document.stat().st_mode) == 0o640
-    assert sorted(one.name for one in document.parent.iterdir()) == [
-        "engines.yaml",
-        "engines.yaml.lock",
-    ]
+    assert [one.name for one in document.parent.iterdir()] == ["engines.yaml"]
+
+
+def test_a_refusal_leaves_nothing_where_there_was_nothing(llama, document):
+    refused("invalid_config", llama, document, args=["--port", "1"])
+    with pytest.raises(RegistrationRefused):
+        registered.remove_engine("other", document)
+    with pytest.raises(Invalid):
+        edit_engines_file(document, refuse)
+
+    assert not document.parent.exists()
+
+
+def test_a_refusal_leaves_only_what_was_there(llama, document):
+    add(llama, document)
+    refused("profile_exists", llama, document)
+    with pytest.raises(RegistrationRefused):
+        registered.remove_engine("other", document)
+    with pytest.raises(Invalid):
+        edit_engines_file(document, refuse)
+
+    assert [one.name for one in document.parent.iterdir()] == ["engines.yaml"]
+
+
+def refuse(held):
+    raise Invalid("runtime_profiles", "is not wanted")
 
 
 def test_a_change_that_fails_leaves_the_file_alone(llama, document):
