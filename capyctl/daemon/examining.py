@@ -127,6 +127,8 @@ def _engines(settings: HostSettings) -> Finding:
     if missing:
         detail = f"cannot be run: {', '.join(missing)}"
         return Finding(check="engines", state="failed", detail=detail)
+    if not names and (settings.state_root / _SIMULATED).exists():
+        return Finding(check="engines", state="ok", detail="the simulated machine has its own")
     if not names:
         detail = "none is registered: capyctl engine add PATH"
         return Finding(check="engines", state="warning", detail=detail)

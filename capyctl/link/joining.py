@@ -172,8 +172,9 @@ def _check_machine(identity_dir: Path, file: JoinFile) -> None:
         raise JoinRefused(
             "joined_already",
             f"this machine is host {known.name} ({known.host}) of server {known.server_id} "
-            f"already: start it with `capyctl start host`. To make it another host, move "
-            f"{identity_dir} away first",
+            "already: start it with `capyctl start host`. Where it was revoked, it comes back with "
+            f"`capyctl invite host {known.name} --recover` on the server and `capyctl join host "
+            f"--recover` here. To make it another host, move {identity_dir} away first",
         )
     if known.server_id != file.server_id or known.host != file.recover:
         raise JoinRefused(

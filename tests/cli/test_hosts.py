@@ -151,6 +151,25 @@ def test_a_refused_invitation_leaves_no_file(management, bench, tmp_path, answer
     assert not file.exists()
 
 
+def test_an_invitation_under_a_revoked_name_says_how_the_revoked_one_comes_back(
+    management, bench, tmp_path
+):
+    """It is good for another machine: that the first one is meant is likelier."""
+    shows(management, host(state="revoked"))
+    made = {"host_name": "a", "expires_at_ms": "1792546900000", "document": "{}\n"}
+    management.answers = [Says(202, made), Says(202, made)]
+
+    ran = bench.run("invite", "host", "a", "--output", str(tmp_path / "a.join"))
+    back = bench.run("invite", "host", "a", "--recover", "--output", str(tmp_path / "b.join"))
+
+    assert ran.errors == [
+        "note: a host a was revoked. This invitation is for another machine of that name; the "
+        "revoked one comes back with `capyctl invite host a --recover --output FILE`"
+    ]
+    assert back.errors == []
+    assert (ran.status, back.status) == (0, 0)
+
+
 def test_a_drain_of_a_host_that_is_away_is_pending(management, bench):
     shows(management, host(state="offline", instances=[held("ready")]))
     management.answers = [receipt("drain")]
@@ -400,6 +419,7 @@ def test_a_machine_that_never_joined_is_told_what_is_missing(tmp_path):
     rows = {line.split()[0]: line.split()[1] for line in ran.out.splitlines()[1:]}
     assert rows["document"] == "ok"
     assert rows["identity"] == "failed"
+    assert rows["engines"] == "ok", "a simulated machine has the simulated ones"
     assert rows["role"] == "warning"
     assert "error [unhealthy]" in ran.err
 

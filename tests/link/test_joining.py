@@ -459,6 +459,8 @@ async def test_a_machine_joins_once(tmp_path):
 
         assert read_identity(tmp_path / "host" / "identity") == first
     assert "capyctl start host" in again
+    assert "capyctl invite host gpu-1 --recover" in again
+    assert "capyctl join host --recover" in again
 
 
 async def test_a_revoked_host_comes_back_under_its_id_with_another_key(tmp_path):

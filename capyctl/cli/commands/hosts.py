@@ -58,6 +58,8 @@ def invite(call: Call) -> int:
                 "the host again",
             )
         write(document)
+    if not options.recover:
+        _say_if_revoked(call, client, options.host)
     recover = " --recover" if options.recover else ""
     call.show(
         {**receipt, "join_file": str(path)},
@@ -71,6 +73,19 @@ def invite(call: Call) -> int:
         ),
     )
     return 0
+
+
+def _say_if_revoked(call: Call, client: Client, name: str) -> None:
+    try:
+        known = _host(client, name)
+    except CommandFailed:
+        return  # The invitation is made, and this is no part of it.
+    if known.get("state") == "revoked":
+        call.say(
+            f"note: a host {name} was revoked. This invitation is for another machine of that "
+            f"name; the revoked one comes back with `capyctl invite host {name} --recover --output "
+            "FILE`"
+        )
 
 
 def drain(call: Call) -> int:
