@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -29,13 +29,15 @@ from capyctl.daemon.serving import Beside, make_plane, serve_daemon
 from capyctl.daemon.shutdown import SIGNALS
 from capyctl.daemon.tightest import keep_tightest
 from capyctl.domain.hosts import HostState, QueueLimits
-from capyctl.link.authority import AuthorityUnusable
+from capyctl.link.authority import Authority, AuthorityUnusable
 from capyctl.link.bootstrap import Bootstrap
 from capyctl.link.certificates import BadCertificate
 from capyctl.link.websocket import serve_link
 from capyctl.telemetry.log import Log
 
-CERTIFICATE_EVERY_S = 3600.0
+CERTIFICATE_EVERY_S = 60.0
+"""A clock may be set long after a start, as on a machine that boots with none: until the next look
+hosts refuse what was made by the wrong one."""
 
 
 def run_server(
@@ -127,21 +129,27 @@ async def _let_hosts_in(
         nursery.start_soon(bootstrap.serve, doors.bootstrap)
         nursery.start_soon(link)
         nursery.start_soon(daemon.link.run)
-        nursery.start_soon(_keep_certificate, daemon, log)
+        names = dialled_names(daemon.settings)
+        nursery.start_soon(keep_certificate, daemon.authority, names, SystemClock().wall_ms, log)
         nursery.start_soon(_keep_limits, daemon, log)
         task_status.started()
 
 
-async def _keep_certificate(daemon: ServerDaemon, log: Log) -> None:
+async def keep_certificate(
+    authority: Authority, names: Sequence[str], wall_ms: Callable[[], int], log: Log
+) -> None:
     """Make the server another certificate where that is due, for ever."""
-    names, clock = dialled_names(daemon.settings), SystemClock()
+    told = None
     while True:
         await trio.sleep(CERTIFICATE_EVERY_S)
         try:
-            if daemon.authority.keep_current(names, clock.wall_ms()):
+            if authority.keep_current(names, wall_ms()):
                 log.event("certificate_renewed")
+            told = None
         except OSError as problem:
-            log.error("certificate_not_renewed", problem=str(problem))
+            if told != str(problem):
+                log.error("certificate_not_renewed", problem=str(problem))
+            told = str(problem)
 
 
 async def _keep_limits(daemon: ServerDaemon, log: Log) -> None:

@@ -243,21 +243,30 @@ class Fleet:
 
     def prepare(self, host: Host) -> None:
         """Document, invitation and join."""
+        self.init(host)
+        self.join(host)
+
+    def init(self, host: Host, *, called: str | None = None) -> None:
+        """Its document, with the name it is called by there."""
         self.hosts[host.name] = host
         assert len(self.hosts) <= HOSTS_MAX
         self.cli(
             host,
-            *("init", "host", "--name", host.name, "--simulate", host.simulate),
+            *("init", "host", "--name", called or host.name, "--simulate", host.simulate),
             *("--set", f"ingress.bind={host.address}:{host.port}"),
             *("--set", f"ingress.address={host.address}:{host.port}"),
         )
-        self.join(host)
+
+    def invite(self, host: Host, *words: str) -> Path:
+        """A join file for it."""
+        file = self.root / f"{host.name}-{len(list(self.root.glob('*.join')))}.join"
+        self.on_server("invite", "host", host.name, "--output", str(file), *words)
+        return file
 
     def join(self, host: Host, *, recover: bool = False) -> None:
         """Invite it on the server, and join with the file."""
-        file = self.root / f"{host.name}-{len(list(self.root.glob('*.join')))}.join"
         again = ("--recover",) if recover else ()
-        self.on_server("invite", "host", host.name, "--output", str(file), *again)
+        file = self.invite(host, *again)
         self.cli(host, "join", "host", "--join-file", str(file), *again)
 
     def on_server(self, *words: str, status: int = 0) -> Any:
