@@ -17,6 +17,7 @@ from capyctl.config.role_document import Given, Role, find_state_root, generate_
 from capyctl.config.role_settings import RoleSettings
 from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.detecting import MachineUnusable
+from capyctl.daemon.garbage import look_seldom
 from capyctl.daemon.root import StateRootBusy, held_root, owner_folder
 from capyctl.store.errors import StoreUnusable
 from capyctl.telemetry.forwarding import forwarded
@@ -64,6 +65,7 @@ def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) ->
     """
     as_json = None if log_format is None else log_format == "json"
     log = Log(sys.stderr, role=kind, clock_wall_ms=SystemClock().wall_ms, as_json=as_json)
+    look_seldom()
     with forwarded(log):
         try:
             serve(log)

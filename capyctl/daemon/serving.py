@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from capyctl.api.serve import serve_management
 from capyctl.config.credentials import Credentials
 from capyctl.config.role_settings import Address
 from capyctl.control.surroundings import tell_now
+from capyctl.daemon.garbage import leave_out_what_stays
 from capyctl.daemon.listening import Bound, address_of_socket, record_addresses
 from capyctl.daemon.mirrors import Daemon
 from capyctl.daemon.shutdown import drain, wait_for_stop
@@ -68,7 +68,7 @@ async def serve_daemon(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_serve_app, app, bound.management, shutdown, served)
         await nursery.start(serve, bound.inference, plane)
-        _leave_out_of_looks_for_garbage()
+        leave_out_what_stays()
         for task in beside.started:
             await nursery.start(task)
         nursery.start_soon(reap_orphans)
@@ -83,12 +83,6 @@ async def serve_daemon(
         with trio.move_on_after(app.limits.graceful_s + 1.0):
             await served.wait()
         nursery.cancel_scope.cancel()
-
-
-def _leave_out_of_looks_for_garbage() -> None:
-    """All that was loaded: it stays, and each look at it would stop every stream for a while."""
-    gc.collect()
-    gc.freeze()
 
 
 def make_plane(
