@@ -21,6 +21,7 @@ from capyctl.daemon.control_socket import NAME as SOCKET_NAME
 from capyctl.daemon.control_socket import ControlSocket, users_in
 from capyctl.daemon.listening import bound
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
+from capyctl.daemon.places import check_places
 from capyctl.daemon.role_actions import pruning, retiring
 from capyctl.daemon.running import check_root_is_free, given_by, held_role, keep_document, run_role
 from capyctl.daemon.serving import Beside, make_plane, serve_daemon
@@ -54,6 +55,7 @@ def run_standalone(
                 log.warning("runtime_repaired", message=repaired)
             credentials = ensure_credentials(settings.state_root)
             stated = None if simulate is None else simulation_text(simulate)
+            check_places(settings, STANDALONE.kind, simulated=stated is not None, log=log.warning)
             raw_logs = "--debug-engine-logs" in flags
             machine = own_machine(settings, stated, log.warning, raw_logs=raw_logs)
             trio.run(_serve, settings, credentials, machine, log)

@@ -15,6 +15,7 @@ from capyctl.daemon.banner import NO_ENGINES, show_banner
 from capyctl.daemon.host_policy import limited
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
 from capyctl.daemon.naming import naming
+from capyctl.daemon.places import check_places
 from capyctl.daemon.root import owner_folder
 from capyctl.daemon.running import RoleRefused, check_root_is_free, given_by, held_role, run_role
 from capyctl.daemon.shutdown import SIGNALS, drain, wait_for_stop
@@ -50,6 +51,7 @@ def run_host(
             for repaired in ensure_runtime(root).warnings:
                 log.warning("runtime_repaired", message=repaired)
             stated = None if simulate is None else simulation_text(simulate)
+            check_places(settings, HOST.kind, simulated=stated is not None, log=log.warning)
             machine = own_machine(
                 settings,
                 stated,
