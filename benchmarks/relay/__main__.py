@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.relay.proxies import (
+    BESIDE,
     LOAD_CORE,
     Process,
     compiled,
@@ -142,7 +143,7 @@ def run_rounds(
     rounds: int,
     seconds: float,
 ) -> dict[str, Measured]:
-    order: list[str] = ["direct", *proxies]
+    order: list[str] = ["direct", *(name for name in proxies if name != BESIDE)]
     runs: dict[str, list[Measured]] = {name: [] for name in order}
     for number in range(rounds):
         for name in order if number % 2 == 0 else reversed(order):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 PROXY_CORE, LOAD_CORE = "0", "1"
 START_S = 20.0
+BESIDE = "ingress"
+"""Started with the proxies and not compared: it is no proxy of a client's."""
 
 NGINX_CONFIG = """
 worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log warn;
@@ -114,10 +116,13 @@ def compiled(folder: Path) -> tuple[Path, Path]:
 def start_proxies(folder: Path, engine_port: int, *, far: bool) -> dict[str, Process]:
     """capyctl, and nginx and asyncio beside it as yardsticks; nginx only where it is installed.
 
-    ``far``: also capyctl on two machines, under TLS and plain.
+    ``far``: also capyctl on two machines, under TLS and plain, and of these the server alone: its
+    host's ingress is then on the engine's core.
     """
     started = {}
     python = [sys.executable, "-m"]
+    if far:
+        started |= _server_alone(folder, engine_port)
     for name in ("two, tls", "two, plain") if far else ():
         port = free_port()
         more = ["plain"] if "plain" in name else []
@@ -137,3 +142,18 @@ def start_proxies(folder: Path, engine_port: int, *, far: bool) -> dict[str, Pro
     for process in started.values():
         process.wait_until_it_listens()
     return started
+
+
+def _server_alone(folder: Path, engine_port: int) -> dict[str, Process]:
+    """A server under TLS, and the ingress that it relays through, which is not compared."""
+    from benchmarks.relay.two_machines import write_certificates
+
+    write_certificates(folder)
+    port, ingress_port = free_port(), free_port()
+    module = [sys.executable, "-m", "benchmarks.relay.two_machines"]
+    ingress = [*module, str(ingress_port), str(engine_port), "ingress", str(folder)]
+    server = [*module, str(port), str(ingress_port), "server", str(folder)]
+    return {
+        BESIDE: Process(pinned(LOAD_CORE, ingress), ingress_port, folder / "ingress.log"),
+        "server, tls": Process(pinned(PROXY_CORE, server), port, folder / "server.log"),
+    }

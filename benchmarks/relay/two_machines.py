@@ -1,7 +1,9 @@
 """Two machines to measure: ``python -m benchmarks.relay.two_machines PORT ENGINE_PORT [plain]``.
 
 A server's plane, and the ingress of the host where the engine runs; between them mutual TLS, or
-plain HTTP. The ingress is a child process, so that both count as one proxy.
+plain HTTP. The ingress is a child process, so that both count as one proxy. ``PORT ENGINE_PORT
+ingress FOLDER`` and ``PORT INGRESS_PORT server FOLDER`` are one of them alone, with certificates
+from a folder that `write_certificates` filled.
 """
 
 import sys
@@ -64,7 +66,7 @@ class _Known:
     pem: str
 
 
-def _write(folder: Path) -> None:
+def write_certificates(folder: Path) -> None:
     authority = certificates.ours()
     (folder / "authority").write_text(authority.pem)
     for name in (HOST, SERVER):
@@ -82,10 +84,13 @@ def main() -> None:
         folder = Path(more[1]) if len(more) > 1 else None
         trio.run(ingress, int(port), int(engine_port), folder)
         return
+    if more[:1] == ["server"]:
+        trio.run(server, int(port), int(engine_port), Path(more[1]))
+        return
     with tempfile.TemporaryDirectory(prefix="capyctl-bench-") as name:
         folder = None if more == ["plain"] else Path(name)
         if folder is not None:
-            _write(folder)
+            write_certificates(folder)
         ingress_port = free_port()
         module = [sys.executable, "-m", "benchmarks.relay.two_machines"]
         words = ["ingress", *([] if folder is None else [name])]
