@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
 from tests.e2e.daemon import wait_until
-from tests.e2e.multi.fleet import Fleet, fleet
+from tests.e2e.multi.fleet import LOST_S, Fleet, Server, fleet
 
 pytestmark = pytest.mark.slow
 
@@ -152,3 +153,56 @@ def test_a_half_open_link(made, id, lost):
     host.thaw()
 
     gone_on(made, id, before)
+
+
+@pytest.mark.faults
+def test_a_server_that_stands_still_takes_its_hosts_in_again(made, id):
+    """Its own silence is theirs to it: once it goes on, each has to be heard anew."""
+    host, server = made.hosts["a"], made.server
+    before = host.engines()
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    downs_count = sum(one["event"] == "link_down" for one in host.log())
+    since_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - since_s > 2 * LOST_S, what="it would be lost")
+
+    server.process.send_signal(signal.SIGCONT)
+
+    gone_on(made, id, before)
+    assert sum(one["event"] == "link_down" for one in host.log()) > downs_count
+
+
+@pytest.mark.faults
+def test_a_host_that_stands_still_for_forty_seconds(tmp_path):
+    """By the times that are in force where no document says others."""
+    server = Server(tmp_path, simulate="", suspend_s=5.0, lost_s=30.0)
+    with fleet(tmp_path, "a", "b", server=server) as made:
+        host = made.hosts["a"]
+        ids = {}
+        for name in ("ready", "parked"):
+            ids[name] = server.create(name, weights_mib=1024, host="a")
+            server.wait_measured(ids[name], 1)
+            server.do(ids[name], "start")
+            server.wait_all_ready(ids[name])
+        server.do(ids["parked"], "park")
+        server.wait_state(ids["parked"], "parked")
+        before = host.engines()
+        host.freeze()
+        since_s = time.monotonic()
+        server.wait_host("a", "offline", within_s=45.0)
+        assert time.monotonic() - since_s > 29.0
+        for one in ids.values():
+            wait_until(lambda one=one: state_of(made, one) == "uncertain", what="it is uncertain")
+        wait_until(lambda: time.monotonic() - since_s > 40.0, what="forty seconds")
+
+        host.thaw()
+
+        server.wait_host("a", "online", within_s=10.0)
+        server.wait_all_ready(ids["ready"])
+        wait_until(lambda: server.chat("ready").status == 200, what="an answer", within_s=10.0)
+        assert state_of(made, ids["parked"]) == "parked"
+        assert server.chat("parked").status == 200
+        assert host.engines() == before
+        assert server.hosts()["a"]["state"] == "online"
+        ended = [one for one in host.log() if one["level"] == "error"]
+        assert ended == []
