@@ -11,8 +11,8 @@ import trio
 
 from capyctl.api.serve import open_loopback
 from capyctl.config.owner_files import write_owner_file
-from capyctl.config.role_settings import Address, ServingSettings
-from capyctl.daemon.naming import naming
+from capyctl.config.role_settings import Address, MachineSettings, ServingSettings
+from capyctl.daemon.naming import Listening, naming
 from capyctl.daemon.root import owner_folder
 from capyctl.dataplane.listener import bind
 
@@ -30,13 +30,16 @@ async def bound(settings: ServingSettings) -> AsyncIterator[Bound]:
     """Both listeners; a start that fails before it serves closes what it has bound.
 
     Raises:
-        OSError: an address cannot be had; it and its flag are named.
+        AddressRefused: an address cannot be had; it and its setting are named.
     """
     with contextlib.ExitStack() as opened:
-        with naming(settings.inference, "--listen"):
+        block = "server." if isinstance(settings, MachineSettings) else ""
+        setting = f"{block}listeners.inference.bind"
+        with naming(settings.inference, Listening(setting=setting, flag="--listen")):
             inference = bind(settings.inference.host, settings.inference.port)
         opened.enter_context(inference)
-        with naming(settings.management, "--management-listen"):
+        setting = f"{block}listeners.management.bind"
+        with naming(settings.management, Listening(setting=setting, flag="--management-listen")):
             listeners = await open_loopback(settings.management.host, settings.management.port)
         for listener in listeners:
             opened.callback(listener.socket.close)

@@ -18,6 +18,7 @@ from capyctl.config.role_settings import RoleSettings
 from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.detecting import MachineUnusable
 from capyctl.daemon.garbage import look_seldom
+from capyctl.daemon.naming import IN_USE, UNAVAILABLE, AddressRefused
 from capyctl.daemon.root import StateRootBusy, held_root, owner_folder
 from capyctl.store.errors import StoreUnusable
 from capyctl.telemetry.forwarding import forwarded
@@ -25,11 +26,16 @@ from capyctl.telemetry.log import Log
 
 EXIT_OK = 0
 EXIT_CONFIG = 2
+EXIT_NO_ROOM = 4
 EXIT_UNSUPPORTED = 5
 EXIT_TOPOLOGY = 11
 EXIT_INTERNAL = 13
 EXIT_REVOKED = 14
 _EXITS = {
+    "internal": EXIT_INTERNAL,
+    # Not among those after which a service manager gives up: both pass, at boot above all.
+    IN_USE: EXIT_NO_ROOM,
+    UNAVAILABLE: EXIT_NO_ROOM,
     "unsupported_gpu_topology": EXIT_UNSUPPORTED,
     "topology_unknown": EXIT_TOPOLOGY,
     "store_from_newer_version": EXIT_UNSUPPORTED,
@@ -89,13 +95,12 @@ def _refusal(log: Log, problem: Exception) -> int | None:
     match problem:
         case InvalidDocument():
             return _refused(log, problem.problem.code, str(problem))
-        case RoleRefused() | MachineUnusable() | StoreUnusable():
+        case AddressRefused() | RoleRefused() | MachineUnusable() | StoreUnusable():
             return _refused(log, problem.code, str(problem))
         case StateRootBusy() | ValueError():
             return _refused(log, "invalid_config", str(problem))
         case OSError():
-            log.error("start_refused", message=_os_problem(problem))
-            return EXIT_INTERNAL
+            return _refused(log, "internal", _os_problem(problem))
     return None
 
 

@@ -14,7 +14,7 @@ from capyctl.daemon.assemble_host import HostRole, open_host, warn_of_certificat
 from capyctl.daemon.banner import NO_ENGINES, show_banner
 from capyctl.daemon.host_policy import limited
 from capyctl.daemon.machine import OwnMachine, own_machine, simulation_text
-from capyctl.daemon.naming import naming
+from capyctl.daemon.naming import Listening, naming
 from capyctl.daemon.places import check_places
 from capyctl.daemon.root import owner_folder
 from capyctl.daemon.running import RoleRefused, check_root_is_free, given_by, held_role, run_role
@@ -88,7 +88,7 @@ def _identity(settings: HostSettings) -> HostIdentity:
 
 async def _serve(settings: HostSettings, tls: HostTls, machine: OwnMachine, log: Log) -> None:
     where = settings.ingress_bind
-    with naming(where, "ingress.bind"):
+    with naming(where, Listening(setting="ingress.bind")):
         listening = bind(where.host, where.port)
     with listening, trio.open_signal_receiver(*SIGNALS) as signals:
         async with open_host(settings, tls, machine, log) as role:

@@ -16,7 +16,7 @@ from capyctl.daemon.assemble_server import ServerDaemon, dialled_names, open_ser
 from capyctl.daemon.banner import show_banner, shown_inference, warn_of_open_inference
 from capyctl.daemon.clock import SystemClock
 from capyctl.daemon.listening import bound
-from capyctl.daemon.naming import naming
+from capyctl.daemon.naming import Listening, naming
 from capyctl.daemon.running import (
     RoleRefused,
     check_root_is_free,
@@ -73,7 +73,7 @@ async def _doors(settings: ServerSettings) -> AsyncIterator[Doors]:
             (settings.bootstrap, "listeners.bootstrap.bind"),
             (settings.control, "listeners.control.bind"),
         ):
-            with naming(where, setting):
+            with naming(where, Listening(setting=setting)):
                 listeners = await trio.open_tcp_listeners(where.port, host=where.host)
             for listener in listeners:
                 opened.callback(listener.socket.close)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from capyctl.domain.ids import HostId
 from capyctl.link.peers import record_refusal
 from capyctl.store.errors import StoreFromNewerVersion
 from capyctl.wire.link import Refused
+from tests.e2e.daemon import free_port
 
 NEWER = StoreFromNewerVersion(Path("x"), found_version=9, known_version=1)
 
@@ -41,7 +44,7 @@ def invalid(code="invalid_config"):
         (NEWER, 5, "store_from_newer_version"),
         (StateRootBusy("busy"), 2, "invalid_config"),
         (ValueError("bad"), 2, "invalid_config"),
-        (OSError(98, "in use", "cannot listen"), 13, None),
+        (OSError(24, "too many", "cannot listen"), 13, "internal"),
         (None, 0, None),
     ],
 )
@@ -94,24 +97,36 @@ def test_a_host_that_joined_nobody_says_what_to_do(tmp_path, capsys, monkeypatch
     assert "capyctl join host" in line["fields"]["message"]
 
 
-def test_a_server_whose_port_is_taken_names_it(tmp_path, capsys, monkeypatch):
-    import socket
-
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [
+        ("listeners.inference.bind", "--listen"),
+        ("listeners.management.bind", "--management-listen"),
+        ("listeners.bootstrap.bind", None),
+        ("listeners.control.bind", None),
+    ],
+)
+def test_a_server_whose_port_is_taken_names_it(tmp_path, capsys, monkeypatch, setting, flag):
     monkeypatch.setenv("HOME", str(tmp_path))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        flags = {
+        free = {
             "--state-dir": str(tmp_path / "state"),
-            "--listen": "127.0.0.1:1",
+            "--listen": f"127.0.0.1:{free_port()}",
             "--management-listen": "127.0.0.1:0",
         }
-        status = run_server(flags, [f"listeners.control.bind={address}"], "json")
+        flags = free if flag is None else {**free, flag: address}
+        sets = [f"{setting}={address}"] if flag is None else []
+        status = run_server(flags, sets, "json")
 
-    line = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert status == 13
-    assert f"cannot listen on {address} (listeners.control.bind)" in line["fields"]["message"]
+    fields = json.loads(capsys.readouterr().err.splitlines()[-1])["fields"]
+    named = setting if flag is None else f"{flag}, {setting}"
+    assert (status, fields["code"]) == (4, "address_in_use")
+    assert f"cannot listen on {address} ({named})" in fields["message"]
+    assert f"process {os.getpid()} (" in fields["message"]
+    assert (flag or f"--set {setting}=") in fields["message"]
 
 
 def touched(root, *names):

@@ -1,6 +1,7 @@
 """Starts that are refused before anything is served."""
 
 import json
+import os
 import socket
 
 import pytest
@@ -27,11 +28,16 @@ def test_a_port_that_is_taken_is_named(tmp_path, capsys, flag):
         status = run_standalone({**flags, flag: address}, (), "gpus=0", "json")
 
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert status != 0
+    assert status == 4
     assert line["event"] == "start_refused"
-    assert line["fields"]["message"] == (
-        f"cannot listen on {address} ({flag}): Address already in use"
+    assert line["fields"]["code"] == "address_in_use"
+    kind = "inference" if flag == "--listen" else "management"
+    message = line["fields"]["message"]
+    assert message.startswith(
+        f"cannot listen on {address} ({flag}, server.listeners.{kind}.bind): Address already in use"
+        f", by process {os.getpid()} ("
     )
+    assert message.endswith(f"). End what uses it, or choose another address with {flag}")
 
 
 @pytest.mark.slow
