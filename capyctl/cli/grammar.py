@@ -199,11 +199,18 @@ def _add_status(leaves: Leaves, actions: argparse._SubParsersAction[Parser]) -> 
         "--effective-config", action="store_true", help="the resolved configuration instead"
     )
     logs = leaves.add("logs deployment", "logs:logs_of_deployment", "show its engine's last lines")
-    logs.add_argument("deployment", metavar="DEPLOYMENT", help="its name or id")
+    logs.add_argument(
+        "deployment", metavar="DEPLOYMENT", help="its name or id, also with an instance: my-model/0"
+    )
     logs.add_argument(
         "--instance", type=index, metavar="N", help="of this instance, where there are several"
     )
-    logs.add_argument("--kib", type=kib, default=64, metavar="KIB", help="how much, up to 256 (64)")
+    one = leaves.add("logs instance", "logs:logs_of_instance", "show its engine's last lines")
+    one.add_argument("instance", metavar="DEPLOYMENT/INDEX", help="as my-model/0")
+    for parser in (logs, one):
+        parser.add_argument(
+            "--kib", type=kib, default=64, metavar="KIB", help="how much, up to 256 (64)"
+        )
     # `status` alone is a command as well.
     whole = actions.add_parser(
         "status",

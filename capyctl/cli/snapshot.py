@@ -26,6 +26,7 @@ NEVER_MEASURED = {
 }
 """Diagnostics of a checkpoint that waiting does not clear."""
 NAMES_SHOWN_MAX = 10
+INDEX_MAX = 63
 _MEMORY = ("placement:", "insufficient_memory", "insufficient_device_memory")
 
 
@@ -44,6 +45,21 @@ def find_deployment(snapshot: Row, wanted: str) -> Row:
     more = ", …" if len(names) > NAMES_SHOWN_MAX else ""
     known = ", ".join(names[:NAMES_SHOWN_MAX]) + more if names else "none"
     raise CommandFailed("not_found", f"there is no deployment {wanted}; deployments: {known}")
+
+
+def split_instance(text: str) -> tuple[str, int]:
+    """Deployment and index of ``my-model/0``.
+
+    Raises:
+        CommandFailed: ``invalid_request``.
+    """
+    name, slash, index = text.rpartition("/")
+    is_index = index.isascii() and index.isdecimal() and str(int(index)) == index
+    if not slash or not name or not is_index or int(index) > INDEX_MAX:
+        raise CommandFailed(
+            "invalid_request", f"{text}: expected <deployment>/<index>, index 0 to {INDEX_MAX}"
+        )
+    return name, int(index)
 
 
 def deployment_of(snapshot: Row, id: str) -> Row | None:

@@ -25,6 +25,52 @@ def test_an_instance_and_a_length_are_asked_for(management, bench):
     assert ran.out == "b\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("deployment", "m/1"),
+        ("deployment", f"{ID}/1"),
+        ("deployment", "m/1", "--instance", "1"),
+        ("instance", "m/1"),
+        ("instance", f"{ID}/1"),
+    ],
+    ids=" ".join,
+)
+def test_an_instance_is_named_as_for_start_and_stop(management, bench, words):
+    management.snapshots = [snapshot(deployment("ready", name="m"))]
+    management.reads = {f"{PATH}?kib=64&instance=1": Says(200, {"text": "b\n"})}
+
+    assert bench.run("logs", *words).out == "b\n"
+
+
+def test_a_name_with_a_stroke_in_it_goes_before_an_instance(management, bench):
+    management.snapshots = [snapshot(deployment("ready", name="m/1"))]
+    management.reads = {f"{PATH}?kib=64": Says(200, {"text": "all\n"})}
+
+    assert bench.run("logs", "deployment", "m/1").out == "all\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("deployment", "m/1", "--instance", "0"), "--instance: 0 is not the instance of m/1"),
+        (("deployment", "other"), "there is no deployment other"),
+        (("deployment", "other/1"), "there is no deployment other"),
+        (("deployment", "m/x"), "there is no deployment m/x"),
+        (("instance", "m"), "expected <deployment>/<index>"),
+        (("instance", "other/0"), "there is no deployment other"),
+    ],
+    ids=str,
+)
+def test_what_names_nothing_is_refused(management, bench, words, told):
+    management.snapshots = [snapshot(deployment("ready", name="m"))]
+
+    ran = bench.run("logs", *words)
+
+    assert ran.status == 2
+    assert told in ran.errors[0]
+
+
 def test_the_file_of_an_engine_that_ended_is_named(management, bench):
     folder = bench.state_root / "logs" / ID
     folder.mkdir(parents=True)

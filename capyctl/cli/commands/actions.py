@@ -14,14 +14,20 @@ from capyctl.cli.outcomes import OUTCOMES, HostsAway, check_hosts
 from capyctl.cli.progress import Progress
 from capyctl.cli.render import summary
 from capyctl.cli.sending import read_snapshot, send_change
-from capyctl.cli.snapshot import Row, deployment_of, find_deployment, only, window_ms
+from capyctl.cli.snapshot import (
+    Row,
+    deployment_of,
+    find_deployment,
+    only,
+    split_instance,
+    window_ms,
+)
 from capyctl.cli.starting import GRACE_MS, Start
 from capyctl.cli.waiting import wait_for
 from capyctl.client.errors import WaitedTooLong
 from capyctl.client.judging import Pending
 from capyctl.client.requests import PREFIX
 
-INDEX_MAX = 63
 _WINDOWS = {
     "stop": "stop_ms",
     "park": "stop_ms",
@@ -85,7 +91,7 @@ def preinitialize(call: Call) -> int:
 
 def start_instance(call: Call) -> int:
     """`start instance`"""
-    target, index = _split(call.options.instance)
+    target, index = split_instance(call.options.instance)
     intent = {"command": "start instance", "target": call.options.instance}
     start = attrs.evolve(open_start(call, intent), index=index)
     return _start(call, start, target)
@@ -94,7 +100,9 @@ def start_instance(call: Call) -> int:
 def stop_instance(call: Call) -> int:
     """`stop instance`"""
     target = call.options.instance
-    return act(call, "stop", *_split(target), intent={"command": "stop instance", "target": target})
+    return act(
+        call, "stop", *split_instance(target), intent={"command": "stop instance", "target": target}
+    )
 
 
 def open_start(call: Call, intent: dict[str, Any]) -> Start:
@@ -249,18 +257,3 @@ def fields_of(step: Step) -> dict[str, Any]:
     found = json.loads(step.body)
     assert isinstance(found, dict)
     return found
-
-
-def _split(text: str) -> tuple[str, int]:
-    """Deployment and index of ``my-model/0``.
-
-    Raises:
-        CommandFailed: ``invalid_request``.
-    """
-    name, slash, index = text.rpartition("/")
-    is_index = index.isascii() and index.isdecimal() and str(int(index)) == index
-    if not slash or not name or not is_index or int(index) > INDEX_MAX:
-        raise CommandFailed(
-            "invalid_request", f"{text}: expected <deployment>/<index>, index 0 to {INDEX_MAX}"
-        )
-    return name, int(index)
