@@ -22,7 +22,7 @@ from capyctl.domain.units import gib
 from capyctl.ledger.limits import RamLimits
 from capyctl.link.contexts import host_link_context, server_tls_name
 from capyctl.link.identity import HostIdentity, IdentityUnusable, read_identity
-from capyctl.link.peers import why_refused
+from capyctl.link.peers import NOT_JOINED, is_foreign, why_refused
 
 CONNECT_S_MAX = 5.0
 _SIMULATED = "simulated"
@@ -91,6 +91,8 @@ def _server(identity: HostIdentity) -> Finding:
             _read_alert(tls)
     except (OSError, ssl.SSLError) as problem:
         why = why_refused(problem) or str(problem)
+        if is_foreign(problem):
+            why = f"{why}; {NOT_JOINED}"
         return Finding(check="server", state="failed", detail=f"{identity.control_address}: {why}")
     return Finding(check="server", state="ok", detail=f"{identity.control_address} takes us in")
 

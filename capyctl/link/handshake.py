@@ -1,7 +1,7 @@
-"""The listening side of a TLS handshake that tells the one it refuses why.
+"""TLS handshakes that tell the one who is refused why.
 
 Trio's `SSLStream` drops the alert that TLS has ready when it refuses a certificate, so that the
-other side sees a cut connection and nobody learns that its host was revoked.
+other side sees a cut connection and nobody learns that its host was revoked, or whose it is.
 """
 
 from __future__ import annotations
@@ -43,9 +43,27 @@ async def accept_tls(
         raise HandshakeFailed(f"no TLS handshake within {within_s:g} s") from None
     except (trio.BrokenResourceError, trio.ClosedResourceError) as problem:
         await _send_alert(tls, raw)
-        why = why_refused(problem) or f"no TLS: {problem.__cause__ or 'the connection was cut'}"
+        why = (
+            why_refused(problem, dialled=False)
+            or f"no TLS: {problem.__cause__ or 'the connection was cut'}"
+        )
         raise HandshakeFailed(why) from problem
     return tls
+
+
+async def shake_hands(tls: TlsStream) -> None:
+    """TLS as the side that dialled. The connection is closed when that fails.
+
+    Cancelling leaves it open and of no use.
+
+    Raises:
+        trio.BrokenResourceError: it failed; the alert is sent.
+    """
+    try:
+        await tls.do_handshake()
+    except trio.BrokenResourceError:
+        await _send_alert(tls, tls.transport_stream)
+        raise
 
 
 async def _send_alert(tls: TlsStream, raw: trio.SocketStream) -> None:

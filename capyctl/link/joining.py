@@ -27,6 +27,7 @@ from capyctl.link.certificates import (
     request_pem,
 )
 from capyctl.link.contexts import joining_context, server_tls_name
+from capyctl.link.handshake import shake_hands
 from capyctl.link.identity import (
     HostIdentity,
     IdentityUnusable,
@@ -261,7 +262,7 @@ async def _converse(
 ) -> Redeemed:
     tls = trio.SSLStream(raw, context, server_hostname=server_tls_name(file.server_id))
     try:
-        await tls.do_handshake()
+        await shake_hands(tls)
     except trio.BrokenResourceError as problem:
         cause = problem.__cause__
         if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):

@@ -98,11 +98,12 @@ def how_to_return(name: str) -> str:
     )
 
 
-def why_refused(problem: BaseException) -> str | None:
+def why_refused(problem: BaseException, *, dialled: bool = True) -> str | None:
     """What the other side's TLS alert, or our own look at its certificate, means for people.
 
     Args:
         problem: what the handshake, or the first read after it, raised.
+        dialled: by this side; else the other one came to us.
 
     Returns:
         Words that say what to do; None when TLS has nothing to do with it.
@@ -111,11 +112,22 @@ def why_refused(problem: BaseException) -> str | None:
     if found is None:
         return None
     if isinstance(found, ssl.SSLCertVerificationError):
-        return _OURS.get(found.verify_code) or (
+        ours = _OURS if dialled else _OURS | _OF_WHO_CAME
+        return ours.get(found.verify_code) or (
             f"the other side's certificate is not valid: {found.verify_message}"
         )
+    if not dialled and _reason(found).endswith(_UNKNOWN_CA):
+        return "the other side trusts another authority: it belongs to another server"
     reason = _reason(found)
     return next((text for end, text in _ALERTS.items() if reason.endswith(end)), None)
+
+
+def is_foreign(problem: BaseException) -> bool:
+    """Whether one side does not trust the authority of the other."""
+    found = _ssl_error(problem)
+    if isinstance(found, ssl.SSLCertVerificationError):
+        return found.verify_code in _FOREIGN
+    return found is not None and _reason(found).endswith(_UNKNOWN_CA)
 
 
 def revoked(problem: BaseException) -> bool:
@@ -136,13 +148,25 @@ _OURS = {
 }
 """By OpenSSL's X509_V_ERR numbers."""
 
+_FOREIGN = (18, 19, 20)
+_OF_WHO_CAME = dict.fromkeys(
+    (19, 20),
+    "the other side's certificate is from another authority: it belongs to another server",
+)
+_UNKNOWN_CA = "UNKNOWN_CA"
+NOT_JOINED = (
+    "see that the address leads to the server that this machine joined. If that was set up anew, "
+    "move this machine's `identity` folder away and join again"
+)
+"""What to do for a host whose server `is_foreign`."""
+
 _ALERTS = {
     "CERTIFICATE_REVOKED": "the server has revoked this host's certificate",
     "CERTIFICATE_EXPIRED": "the other side takes this machine's certificate for expired, or not "
     "valid yet: compare the clocks of both machines",
     "BAD_CERTIFICATE": "the other side takes this machine's certificate for invalid: compare the "
     "clocks of both machines",
-    "UNKNOWN_CA": "the other side trusts another authority: this machine joined another server",
+    _UNKNOWN_CA: "the other side trusts another authority: this machine joined another server",
     "CERTIFICATE_REQUIRED": "the other side asks for a certificate, and none was shown",
 }
 

@@ -12,6 +12,10 @@ STRANGERS_COUNT_MAX = 256
 SAID_COUNT_MAX = 20
 """Refusals told one by one; after that one a second, with how many there were beside it."""
 SAID_PER_S_MAX = 1.0
+SAME_S = 60.0
+"""The same of one address is told no sooner again: a host at another server dials for ever."""
+SAME_COUNT_MAX = 64
+"""What is remembered for that."""
 
 
 class Strangers:
@@ -73,11 +77,18 @@ class Refusals:
         self._log = log
         self._rate = Rate(SAID_PER_S_MAX, at_once=SAID_COUNT_MAX)
         self._unsaid_count = 0
+        self._told_at_s: dict[tuple[str, str], float] = {}
 
     def tell(self, address: str, why: str) -> None:
-        if not self._rate.take(trio.current_time()):
+        now_s = trio.current_time()
+        told_at_s = self._told_at_s.get((address, why), -SAME_S)
+        if now_s - told_at_s < SAME_S or not self._rate.take(now_s):
             self._unsaid_count += 1
             return
+        self._told_at_s.pop((address, why), None)
+        self._told_at_s[address, why] = now_s
+        if len(self._told_at_s) > SAME_COUNT_MAX:
+            del self._told_at_s[next(iter(self._told_at_s))]
         if self._unsaid_count:
             why += f" ({self._unsaid_count} more were refused before, from whatever address)"
         self._unsaid_count = 0

@@ -14,8 +14,21 @@ from capyctl.contracts.hosts import HostDirectory
 from capyctl.domain.ids import HostId
 from capyctl.link.channel import ChannelClosed
 from capyctl.link.dial import Dial, DialFailed
-from capyctl.link.handshake import HANDSHAKE_S_MAX, HandshakeFailed, TlsStream, accept_tls
-from capyctl.link.peers import peer_host_id, refusal, revoked, why_refused
+from capyctl.link.handshake import (
+    HANDSHAKE_S_MAX,
+    HandshakeFailed,
+    TlsStream,
+    accept_tls,
+    shake_hands,
+)
+from capyctl.link.peers import (
+    NOT_JOINED,
+    is_foreign,
+    peer_host_id,
+    refusal,
+    revoked,
+    why_refused,
+)
 from capyctl.link.server import LinkServer
 from capyctl.link.strangers import Refusals, Strangers, address_of
 from capyctl.wire.link import FRAME_BYTES_MAX, Refused, write_frame
@@ -176,12 +189,14 @@ async def _open(
             raw = await trio.open_tcp_stream(address, port)
             tls = trio.SSLStream(raw, context, server_hostname=server_name)
             stream = Traced(tls)
-            await tls.do_handshake()
+            await shake_hands(tls)
             return WebSocketChannel(await _upgrade(nursery, stream, where), stream)
     except trio.TooSlowError as problem:
         why, last = f"no answer within {DIAL_S_MAX:g} s", problem
     except (OSError, trio.BrokenResourceError) as problem:
         why, last = why_refused(problem) or _words(problem), problem
+        if is_foreign(problem):
+            why = f"{why}; {NOT_JOINED}"
     except BaseException:
         if stream is not None:
             await trio.aclose_forcefully(stream)

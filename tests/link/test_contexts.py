@@ -17,7 +17,14 @@ from capyctl.link.contexts import (
     server_tls_name,
 )
 from capyctl.link.handshake import HandshakeFailed, accept_tls
-from capyctl.link.peers import peer_fingerprint, peer_host_id, peer_server_id, revoked, why_refused
+from capyctl.link.peers import (
+    is_foreign,
+    peer_fingerprint,
+    peer_host_id,
+    peer_server_id,
+    revoked,
+    why_refused,
+)
 from tests.link.trust import DAY_MS, A, B, authority, machine, meet, wall_ms
 
 
@@ -116,6 +123,7 @@ async def test_another_authority_is_refused_by_both_sides(ours, tmp_path):
     for met in (to_us, to_them):
         assert not met.spoken
         assert "this is not our server" in why_refused(met.client)
+        assert is_foreign(met.client)
 
 
 async def test_a_foreign_certificate_is_refused_by_the_server_itself(ours, tmp_path):
@@ -128,8 +136,10 @@ async def test_a_foreign_certificate_is_refused_by_the_server_itself(ours, tmp_p
     met = await meet(careless, ours.contexts().control, "x")
 
     assert isinstance(met.server, HandshakeFailed)
+    assert "it belongs to another server" in str(met.server)
     assert not met.spoken
     assert "another authority" in why_refused(met.read)
+    assert is_foreign(met.read)
 
 
 async def test_a_host_is_not_taken_for_its_server(ours, tmp_path):

@@ -194,6 +194,9 @@ async def test_nothing_secret_is_sent_to_another_server(tmp_path):
         assert "Nothing was sent to it" in words
         assert "another authority" in words
         assert theirs.heard == []
+        assert theirs.log == [
+            "the other side trusts another authority: it belongs to another server"
+        ]
 
 
 async def test_a_host_of_ours_in_the_servers_place_gets_no_secret(tmp_path):

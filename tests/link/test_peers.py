@@ -9,7 +9,14 @@ import pytest
 import trio
 
 from capyctl.domain.hosts import HostRecord, HostState
-from capyctl.link.peers import peer_fingerprint, peer_host_id, peer_server_id, refusal, why_refused
+from capyctl.link.peers import (
+    is_foreign,
+    peer_fingerprint,
+    peer_host_id,
+    peer_server_id,
+    refusal,
+    why_refused,
+)
 from tests.link.trust import A, B
 
 RECORD = HostRecord(id=A, name="gpu-1")
@@ -91,3 +98,5 @@ def test_what_has_nothing_to_do_with_tls_is_left_to_others():
     assert why_refused(OSError("down")) is None
     assert why_refused(trio.BrokenResourceError()) is None
     assert why_refused(ssl.SSLError(1, "[SSL] something else")) is None
+    assert not is_foreign(OSError("down"))
+    assert not is_foreign(ssl.SSLError(1, "[SSL] something else"))

@@ -336,9 +336,12 @@ async def test_an_older_identity_is_told_apart(tmp_path):
 async def test_a_server_of_another_authority_is_not_talked_to(tmp_path):
     async with open_site(tmp_path) as site:
         foreign = machine(tmp_path, authority(tmp_path / "other"))
-        with pytest.raises(DialFailed, match="another authority"):
+        with pytest.raises(DialFailed, match=r"another authority.*`identity` folder away and join"):
             async with site.dial(context=host_link_context(foreign.files))():
                 pass
+        (said,) = await site.said("link_connection_refused")
+
+    assert "it belongs to another server" in said
 
 
 async def test_another_server_of_ours_is_not_talked_to(tmp_path):
