@@ -118,6 +118,8 @@ def inputs_pending(deployment: Row) -> Pending | None:
             "model_source_failed",
             f"the files of {name} cannot be fetched: {reasons}; nothing was started",
         )
+    if digest.get("state") == "pending" and _has_lost_its_machine(deployment, diagnostic):
+        return None  # The start is refused, with each machine and why.
     if digest.get("state") == "pending" and diagnostic in NEVER_MEASURED:
         raise CommandFailed(
             "checkpoint_unusable",
@@ -138,6 +140,15 @@ def inputs_pending(deployment: Row) -> Pending | None:
     if any(row.get("observed_state") == "stopping" for row in deployment.get("instances", [])):
         return Pending(f"an earlier stop of {name} finishing")
     return None
+
+
+def _has_lost_its_machine(deployment: Row, diagnostic: object) -> bool:
+    """A machine that could run it was revoked, and no other one may turn out to have the files."""
+    rows: list[Row] = deployment.get("hosts") or []
+    if not any(row.get("diagnostic") == "revoked" for row in rows):
+        return False
+    left = [row for row in rows if row.get("outcome") == "resolved"]
+    return not left or diagnostic in NEVER_MEASURED
 
 
 def started(deployment: Row | None, operation: str | None) -> Row | Pending:

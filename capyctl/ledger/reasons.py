@@ -35,7 +35,12 @@ def why_no_room(
     those that the deployment may not or cannot run on.
     """
     away = [(host, why) for host, why in found.closed]
-    away += [(refusal.host, refusal.detail) for refusal in refused]
+    closed = {host for host, _ in away}
+    away += [
+        (one.host, one.detail.removeprefix(f"{machines(one.host)}: "))
+        for one in refused
+        if one.host not in closed
+    ]
     if len(found.obstacles) + len(away) > 1:
         return _of_several(found, away, names, machines)
     if away and not found.obstacles:

@@ -19,7 +19,7 @@ from capyctl.domain.checkpoints import (
     SourceState,
 )
 from capyctl.domain.errors import Refused
-from capyctl.domain.hosts import HostRecord
+from capyctl.domain.hosts import HostRecord, HostState
 from capyctl.domain.ids import HostId
 from capyctl.domain.specs import HostRefusal, ResolvedSpec
 from capyctl.machines.checkpoint import DIAGNOSTICS
@@ -28,6 +28,11 @@ from capyctl.machines.fitting import fit_on, is_selected, named_hosts, with_fit
 
 Fit = Callable[[CheckpointFacts], ResolvedSpec]
 UNUSABLE = "checkpoint_unusable"
+REVOKED = "revoked"
+_STAYING = frozenset(
+    {"invalid_root", "unsafe_file", "too_large", "unauthorized", "not_materializable"}
+)
+"""Why files are not measured, where waiting alone does not help."""
 _OUTSIDE = frozenset({"profile_not_published", "host_policy_denied", "host_ineligible"})
 """Refusals that are about the machine, not about the files."""
 
@@ -54,7 +59,7 @@ def hosts_looked_at(
     for host in sorted(scope):
         record = known.get(host)
         if record is None:
-            after = _without(after, host)
+            after = _lost(after, hosts[host])
         elif not is_selected(deployment.spec, record):
             after = _refused(_without(after, host), _not_selected(record))
         else:
@@ -71,6 +76,30 @@ def _allowed(
     if mine.digest is None or not _to_fit_again(fit_on(deployment, record.id), record):
         return deployment
     return _fitted(deployment, record.id, record.name, fit(record.id))
+
+
+def _lost(deployment: Deployment, record: HostRecord) -> Deployment:
+    """Left out. That a revoked machine could have run it stays on record."""
+    known = any(r.host == record.id and r.diagnostic == REVOKED for r in deployment.refused)
+    could_run = known or fit_on(deployment, record.id) is not None
+    after = _without(deployment, record.id)
+    if record.state is not HostState.REVOKED or not could_run:
+        return after
+    detail = f"{record.name}: revoked"
+    return _refused(after, HostRefusal(host=record.id, diagnostic=REVOKED, detail=detail))
+
+
+def why_no_machine(deployment: Deployment) -> str | None:
+    """Machine by machine, where one that could run it was revoked and no other one will; else None.
+
+    Files that differ are not meant: they may be restored, and are looked at again.
+    """
+    record = deployment.checkpoint
+    gone = [r.detail for r in deployment.refused if r.diagnostic == REVOKED]
+    coming = any(f.digest is None and f.diagnostic not in _STAYING for f in record.hosts)
+    if not gone or coming or record.state in (DigestState.RECORDED, DigestState.MISMATCH):
+        return None
+    return "; ".join([*gone, *(f.detail for f in record.hosts if f.detail)])
 
 
 def _without(deployment: Deployment, host: HostId) -> Deployment:

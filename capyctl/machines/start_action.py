@@ -21,6 +21,7 @@ from capyctl.machines.deployment import (
     Picture,
     candidates_of,
 )
+from capyctl.machines.host_files import why_no_machine
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import STOPS
 from capyctl.machines.setting_off import Accepted, ToInstance, begin_starts, begins
@@ -42,6 +43,9 @@ class NeedFit:
 def check_startable(deployment: Deployment) -> ResolvedSpec:
     """The resolved configuration, once the model's files allow a start. Raises Refused."""
     digest, name = deployment.checkpoint, deployment.spec.name
+    nowhere = why_no_machine(deployment)
+    if nowhere is not None:
+        raise Refused("host_ineligible", f"`{name}` has no machine to run on: {nowhere}")
     if digest.state is DigestState.PENDING:
         check_fetched(deployment)
         why = f" ({digest.diagnostic}: {digest.detail})" if digest.diagnostic else ""

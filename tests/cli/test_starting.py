@@ -162,6 +162,44 @@ def test_a_checkpoint_that_stays_unmeasurable_ends_it_at_once(management, bench,
     assert bench.clock.slept == []
 
 
+REVOKED = {"host_id": "b", "outcome": "refused", "diagnostic": "revoked"}
+
+
+@pytest.mark.parametrize(
+    ("digest", "others"),
+    [
+        ({"diagnostic": "invalid_root"}, [{"host_id": "a", "outcome": "resolved"}]),
+        ({}, []),
+        ({}, [{"host_id": "a", "outcome": "refused", "diagnostic": "checkpoint_unusable"}]),
+    ],
+)
+def test_what_only_a_revoked_machine_has_is_refused_by_the_role(management, bench, digest, others):
+    row = deployment(checkpoint_digest={"state": "pending", **digest}, hosts=[REVOKED, *others])
+    management.snapshots = [snapshot(row)]
+    management.answers = [refusal("host_ineligible", 503, retryable=True, message="b: revoked")]
+
+    ran = bench.run(*WAIT)
+
+    assert ran.status == 15
+    assert ran.errors == ["error [host_ineligible]: b: revoked"]
+    assert bench.clock.slept == []
+
+
+def test_another_machine_than_the_revoked_one_is_waited_for(management, bench):
+    rows = [REVOKED, {"host_id": "a", "outcome": "resolved"}]
+    management.snapshots = [
+        snapshot(deployment(checkpoint_digest={"state": "pending"}, hosts=rows)),
+        snapshot(deployment(checkpoint_digest={"state": "pending"}, hosts=rows)),
+        snapshot(deployment()),
+        READY,
+    ]
+
+    ran = bench.run(*WAIT)
+
+    assert ran.status == 0
+    assert ran.waits[0].startswith("waiting: checkpoint digest of my-model being measured")
+
+
 def test_other_diagnostics_are_waited_out(management, bench):
     changed = pending(diagnostic="changed")
     management.snapshots = [changed, changed, snapshot(deployment()), READY]

@@ -257,3 +257,14 @@ def test_a_line_names_only_so_many_machines():
 
     assert why.count("offline") == 8
     assert why.endswith("; 3 more machines)")
+
+
+def test_a_machine_is_named_once_whatever_is_said_of_it():
+    found = asked_of(A, B, closed={"a": "revoked", "b": "offline"})
+    revoked = HostRefusal(host="a", diagnostic="revoked", detail="gpu-a: revoked")
+    labels = HostRefusal(host="c", diagnostic="selector_mismatch", detail="gpu-c: other labels")
+
+    assert told(found, revoked, labels) == (
+        "host_ineligible: no machine that may run it can be used now "
+        "(gpu-a: revoked; gpu-b: offline; gpu-c: other labels)"
+    )

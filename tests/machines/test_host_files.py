@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from capyctl.domain.checkpoints import (
     CheckpointRecord,
@@ -24,6 +25,7 @@ from capyctl.machines.host_files import (
     to_measure,
     unmeasured_on,
 )
+from capyctl.machines.start_action import check_startable
 from tests.machines.machines_of import NAMES, A, B, C, fit, hosts, publication, record, shape
 from tests.machines.making import FACTS, deployment
 
@@ -149,6 +151,90 @@ def test_machines_that_may_not_run_it_any_more_are_left_out():
 
     assert list(fits_of(found)) == [B]
     assert list(states(found)) == [B, C]
+
+
+def lost(found, *gone, known=THREE, of=None):
+    """The deployment once these machines are revoked; looked at twice, as after a restart."""
+    now = {**known, **{host: record(host, state=HostState.REVOKED) for host in gone}}
+    once = hosts_looked_at(found, now, of or resolver())
+    assert hosts_looked_at(once, now, of or resolver()) == once
+    return once
+
+
+def start_of(found):
+    with pytest.raises(Refused) as refused:
+        check_startable(found)
+    return refused.value.code, refused.value.message
+
+
+def test_a_start_of_what_only_a_revoked_machine_has_is_ineligible():
+    found = unmeasured_on(measured(fresh(), A), B, "invalid_root", "gpu-b: no such folder")
+    found = unmeasured_on(found, C, "invalid_root", "gpu-c: no such folder")
+
+    found = lost(found, A)
+
+    assert [(r.host, r.diagnostic) for r in found.refused] == [(A, "revoked")]
+    assert start_of(found) == (
+        "host_ineligible",
+        "`m` has no machine to run on: gpu-a: revoked; gpu-b: no such folder; gpu-c: no such "
+        "folder",
+    )
+
+
+def test_a_start_of_what_has_lost_all_of_its_machines_is_ineligible():
+    known = hosts(record(A))
+    found = lost(measured(fresh(known), A), A, known=known)
+
+    assert start_of(found) == (
+        "host_ineligible",
+        "`m` has no machine to run on: gpu-a: revoked",
+    )
+
+
+@pytest.mark.parametrize("diagnostic", [None, "changed", "io_error", "host_unavailable"])
+def test_a_machine_that_may_turn_out_to_have_it_is_waited_for(diagnostic):
+    found = measured(fresh(hosts(record(A), record(B))), A)
+    if diagnostic is not None:
+        found = unmeasured_on(found, B, diagnostic, "gpu-b: it is being written")
+
+    found = lost(found, A, known=hosts(record(A), record(B)))
+
+    assert start_of(found)[0] == "checkpoint_digest_pending"
+
+
+def test_a_machine_that_cannot_run_it_leaves_it_ineligible():
+    found = measured(fresh(hosts(record(A), record(B))), A)
+    lacking = resolver(B, code="profile_not_published")
+    found = measured(found, B, of=lacking)
+
+    found = lost(found, A, known=hosts(record(A), record(B)), of=lacking)
+
+    assert start_of(found)[0] == "host_ineligible"
+
+
+def test_files_that_differ_elsewhere_stay_what_is_said():
+    """They may be restored, and are measured again for that."""
+    found = measured(measured(fresh(hosts(record(A), record(B))), A), B, OTHER)
+
+    found = lost(found, A, known=hosts(record(A), record(B)))
+
+    assert start_of(found)[0] == "checkpoint_mismatch"
+
+
+def test_a_revoked_machine_that_could_not_run_it_is_not_spoken_of():
+    found = unmeasured_on(fresh(), A, "invalid_root", "gpu-a: no such folder")
+
+    assert lost(found, A).refused == ()
+
+
+def test_a_machine_that_is_taken_back_is_measured_and_runs_it():
+    found = lost(measured(fresh(), A), A)
+
+    found = hosts_looked_at(found, THREE, resolver())
+
+    assert found.refused == ()
+    assert A in to_measure(found)
+    assert check_startable(measured(found, A)).candidates[0].host == A
 
 
 def test_labels_that_do_not_match_are_told():
