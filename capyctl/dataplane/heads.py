@@ -21,6 +21,7 @@ _WANTED = re.compile(
     re.IGNORECASE,
 )
 """In a head that the parser has accepted: no folded lines, no bare line ends."""
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 _FRAMING = re.compile(
     rb"\r\n(connection|content-length|content-type|transfer-encoding|x-capyctl-ingress)"
     rb":[ \t]*([^\r\n]*)",
@@ -113,12 +114,23 @@ def read_request_head(head: bytes, headers_max: int) -> RequestHead:
     if len(headers) < len(found):
         names = [name.lower() for name, _ in found]
         read.repeated = frozenset(name for name in names if names.count(name) > 1)
-    if b"host" in read.repeated:
-        raise BadHead("the request has more than one Host header")
+    _check_host(read)
     _split_target(read)
     _settle_framing(read)
     read.engine_path = ENGINE_PATHS.get(read.path)
     return read
+
+
+def _check_host(read: RequestHead) -> None:
+    """As RFC 9112 has it in section 3.2; HTTP/1.0 knew no Host."""
+    if b"host" in read.repeated:
+        raise BadHead("the request has more than one Host header")
+    host = read.headers.get(b"host")
+    if host is None:
+        if not read.old_version:
+            raise BadHead("the request has no Host header, as HTTP/1.1 demands")
+    elif _HOST.fullmatch(host) is None:
+        raise BadHead("the request's Host header is no name or address")
 
 
 def _split_target(read: RequestHead) -> None:

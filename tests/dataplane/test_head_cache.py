@@ -7,7 +7,7 @@ from capyctl.dataplane.heads import BadHead
 
 
 def request(length: str, *more: str) -> bytes:
-    lines = ["POST /v1/chat/completions?x HTTP/1.1", f"Content-Length: {length}", *more]
+    lines = ["POST /v1/chat/completions?x HTTP/1.1", "Host: a", f"Content-Length: {length}", *more]
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
@@ -45,7 +45,7 @@ def test_a_malformed_head_is_refused_each_time(bad):
 
 def test_lengths_that_are_not_told():
     heads = HeadCache(headers_max=10)
-    head, length = heads.request(b"GET / HTTP/1.1\r\nA: content-length: 7\r\n\r\n")
+    head, length = heads.request(b"GET / HTTP/1.1\r\nHost: a\r\nA: content-length: 7\r\n\r\n")
     assert (length, head.is_chunked) == (0, False)
     answer, length = heads.answer(b"HTTP/1.1 200 OK\r\nContent-Type: x\r\n\r\n")
     assert length is None

@@ -16,13 +16,21 @@ def reader(**changes) -> RequestReader:
 
 
 def sized(body: bytes) -> bytes:
-    return b"POST /%d HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), len(body), body)
+    return b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (
+        len(body),
+        len(body),
+        body,
+    )
 
 
 def chunked(body: bytes) -> bytes:
     half = len(body) // 2
     parts = [as_chunk(part) for part in (body[:half], body[half:]) if part]
-    return b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(parts) + LAST_CHUNK
+    return (
+        b"POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"".join(parts)
+        + LAST_CHUNK
+    )
 
 
 @given(
@@ -54,16 +62,18 @@ def test_pipelined_requests_come_out_one_by_one(requests, size):
 
 def test_a_body_over_the_bound_is_not_taken():
     read = reader()
-    read.feed(b"POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n")
+    read.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n")
     assert read.stopped
     read = reader()
-    read.feed(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + as_chunk(b"x" * 101))
+    read.feed(
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + as_chunk(b"x" * 101)
+    )
     assert read.stopped
     assert not read.complete
 
 
 def test_a_head_over_the_bound_is_refused_whole_or_in_pieces():
-    head = b"GET /" + b"x" * 1000 + b" HTTP/1.1\r\n\r\n"
+    head = b"GET /" + b"x" * 1000 + b" HTTP/1.1\r\nHost: a\r\n\r\n"
     for size in (len(head), 1):
         read = reader()
         with pytest.raises(BadHead) as refused:

@@ -207,6 +207,13 @@ async def test_expect_with_a_wrong_key_is_refused_before_the_body():
         (b"GET / HTTP/2.0\r\n\r\n", 400),
         (b"NOPE / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nX-Host: a\r\n\r\n", 400),
+        (b"GET http://a/health HTTP/1.1\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: http://a\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: a, b\r\n\r\n", 400),
+        (post(b"abc").replace(b"Host: test\r\n", b""), 400),
         (post(b"abc", headers=("Transfer-Encoding: chunked", "Content-Length: 3")), 400),
         (post(b"abc", headers=("Transfer-Encoding: gzip, chunked",)), 400),
         (post(b"abc", headers=("Content-Length: 3",)), 400),
@@ -223,6 +230,28 @@ async def test_what_is_no_request_is_answered_and_the_connection_ends(raw, statu
         assert_error(got, status, "invalid_request")
         assert await client.ended()
         await client.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /health HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: 10.0.0.5:8443\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHOST:[fe80::1%25eth0]:8443\r\n\r\n",
+        b"GET http://a/health HTTP/1.1\r\nHost: b_c\r\n\r\n",
+        b"GET /health HTTP/1.0\r\n\r\n",
+        b"GET /health HTTP/1.0\r\nHost: a\r\n\r\n",
+    ],
+)
+async def test_a_request_that_names_its_host_or_need_not_is_answered(raw):
+    async with world(OK) as plane:
+        client = await plane.client()
+        await client.send(raw)
+        got = await client.answer()
+        await client.close()
+
+    assert got.status == 200
 
 
 @pytest.mark.slow
