@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 _GROUP_OR_OTHERS = 0o077
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Of a file system without them, as on a memory stick."""
 
 
 class OwnerFileUnusable(Exception):
@@ -56,6 +59,34 @@ def write_owner_file(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; what was there before still is.
     """
+    os.replace(_written_beside(path, text), path)
+    sync_folder(path.parent)
+
+
+def write_new_owner_file(path: Path, text: str) -> bool:
+    """The same unless something is there already; whether it was written.
+
+    Raises:
+        OSError: it cannot be written; nothing is there.
+    """
+    if os.path.lexists(path):
+        return False
+    fresh = _written_beside(path, text)
+    try:
+        os.link(fresh, path)  # Unlike a rename it takes nothing's place.
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in _NO_LINKS:
+            raise
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def _written_beside(path: Path, text: str) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
@@ -64,8 +95,7 @@ def write_owner_file(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(fresh, path)
-    sync_folder(path.parent)
+    return fresh
 
 
 def sync_folder(folder: Path) -> None:

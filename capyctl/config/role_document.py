@@ -5,7 +5,6 @@ Precedence: ``--set`` over ``CAPYCTL_SET__…`` over flag over variable over doc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,6 +22,7 @@ from capyctl.config.overrides import (
     path_overrides,
     setting_paths,
 )
+from capyctl.config.owner_files import write_new_owner_file
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 from capyctl.config.role_settings import Setting, expanded
 from capyctl.config.yaml import read_text, read_yaml
@@ -145,34 +145,11 @@ def default_document_path(state_root: Path, kind: str) -> Path:
     return state_root / "config" / f"{kind}.yaml"
 
 
-def write_document(path: Path, text: str) -> bool:
-    """Write a document, owner-only and whole, unless one is there; whether it was. Blocks.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except FileExistsError:
-        return False
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return True
-
-
 def generate_document(role: Role[Any], state_root: Path) -> Path:
     """Write the built-in document, owner-only, unless one is there. Blocks on the disk."""
     assert role.generated is not None
     path = default_document_path(state_root, role.kind)
-    write_document(path, role.generated)
+    write_new_owner_file(path, role.generated)
     return path
 
 

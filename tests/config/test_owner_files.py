@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 
-from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
+from capyctl.config.owner_files import (
+    OwnerFileUnusable,
+    read_owner_file,
+    write_new_owner_file,
+    write_owner_file,
+)
 
 
 def test_what_is_written_is_read_and_is_the_owners_alone(tmp_path):
@@ -33,6 +39,57 @@ def test_what_a_crash_left_half_written_is_in_nobodys_way(tmp_path):
     write_owner_file(path, "new")
 
     assert read_owner_file(path, bytes_max=9) == b"new"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_new_one_takes_nothings_place(tmp_path, monkeypatch, links):
+    """Also where a file system has no links."""
+
+    def refused(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "config" / "server.yaml"
+
+    assert write_new_owner_file(path, "first")
+    assert not write_new_owner_file(path, "second")
+
+    assert read_owner_file(path, bytes_max=9) == b"first"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["server.yaml"]
+
+
+def test_of_two_new_ones_at_once_the_first_stays(tmp_path, monkeypatch):
+    path = tmp_path / "server.yaml"
+    link = os.link
+
+    def overtaken(source, target):
+        path.write_text("other")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", overtaken)
+
+    assert not write_new_owner_file(path, "ours")
+    assert path.read_text() == "other"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["server.yaml"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_a_new_one_that_a_crash_broke_off_is_not_there(tmp_path, monkeypatch, step):
+    """Neither empty nor half: a later start would read it."""
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "server.yaml"
+    with monkeypatch.context() as dying:
+        dying.setattr(os, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            write_new_owner_file(path, "whole")
+    assert not path.exists()
+
+    assert write_new_owner_file(path, "whole")
 
 
 def make_loose(path):

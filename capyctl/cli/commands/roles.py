@@ -104,7 +104,8 @@ def _write(call: Call, kind: str, text: str) -> None:
         InvalidDocument: the state root cannot be trusted.
     """
     from capyctl.config.credentials import check_state_root
-    from capyctl.config.role_document import default_document_path, write_document
+    from capyctl.config.owner_files import write_new_owner_file
+    from capyctl.config.role_document import default_document_path
     from capyctl.daemon.preparing import prepare_root
 
     state_root = call.state_root()
@@ -119,7 +120,7 @@ def _write(call: Call, kind: str, text: str) -> None:
         with path_of("--state-dir", state_root):
             prepared = prepare_root(kind, state_root)
     with path_of("--output", path):
-        is_new = write_document(path, text)
+        is_new = write_new_owner_file(path, text)
     if not is_new:
         raise CommandFailed(
             "invalid_request", f"{path} is there already; edit it, or name another with --output"

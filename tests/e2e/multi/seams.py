@@ -35,7 +35,7 @@ a = json.loads(sys.argv[1])
 install(%r, *%r)
 sys.exit(run_host(a["flags"], a["sets"], a["simulate"], "json"))
 """
-STEPS = ("fdopen", "fsync", "replace", "unlink")
+STEPS = ("fdopen", "fsync", "link", "replace", "unlink")
 """Of the system, by which files that only their owner reads are written; none of them is done
 half."""
 
