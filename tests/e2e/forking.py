@@ -183,7 +183,9 @@ def _fork_one(asked: socket.socket, statuses: dict[int, int], own: tuple[int, in
     output, told = handed
     pid = os.fork()
     if pid == 0:
-        _become(json.loads(received), output, closing=(asked.fileno(), told, *own))
+        # Of the others', too: whoever waits for one of them is to see its end, not only its status.
+        theirs = (asked.fileno(), told, *own, *statuses.values())
+        _become(json.loads(received), output, closing=theirs)
     os.close(output)
     statuses[pid] = told
     asked.send(str(pid).encode())

@@ -77,7 +77,9 @@ def test_a_host_that_is_hours_off_and_jumps_serves_as_ever(made, ahead_h):
 
 
 @pytest.mark.parametrize("jump_h", [5.0, -5.0])
-def test_a_start_ends_by_its_servers_deadline(made, jump_h):
+@pytest.mark.parametrize("whose", ["host", pytest.param("server", marks=pytest.mark.faults)])
+def test_a_start_ends_by_its_deadline(made, whose, jump_h):
+    """The time that was left when it was accepted passes, whatever is set meanwhile."""
     server, host = made.server, made.hosts["a"]
     id = server.create("slow", weights_mib=64)
     server.wait_measured(id, 1)
@@ -85,7 +87,8 @@ def test_a_start_ends_by_its_servers_deadline(made, jump_h):
     operation = server.do(id, "start", deadline_ms=until_ms)["operation_id"]
     wait_until(host.engines, what="its engine loads")
 
-    host_clock(made).set_clock(jump_h * HOUR_S)
+    clock = Seams(made.root / f"{whose}-seams")
+    clock.set_clock(jump_h * HOUR_S)
 
     def ended():
         found = next(o for o in server.snapshot()["operations"] if o["id"] == operation)
@@ -93,12 +96,13 @@ def test_a_start_ends_by_its_servers_deadline(made, jump_h):
 
     found = wait_until(ended, what="the start ends", within_s=10.0)
     late_ms = now_ms() - until_ms
+    clock.set_clock(0)
     assert found["state"] == "failed"
     assert -SLACK_MS <= late_ms <= 3 * SLACK_MS, late_ms
     wait_until(lambda: not host.engines(), what="its engine is gone")
     server.do(id, "delete")
     wait_until(lambda: server.deployment(id) is None, what="it is gone")
-    host_clock(made).set_clock(0)
+    assert server.hosts()["a"]["state"] == "online"
 
 
 def far(root, ahead_s: float) -> Server:
@@ -123,8 +127,8 @@ def test_certificates_of_a_clock_that_is_six_days_ahead_are_good(tmp_path):
         server.wait_host("a", "suspended")
         made.hosts["a"].start()
         server.wait_host("a", "online")
-        server.wait_all_ready(id)
-        assert server.chat("model").status == 200
+        # A host may be back before it was missed: its engine is proven before it is asked.
+        wait_until(lambda: server.chat("model").status == 200, what="an answer")
 
 
 def test_beyond_a_week_the_clocks_are_named_and_nothing_is_used_up(tmp_path):
