@@ -130,6 +130,7 @@ def test_a_machine_that_is_killed_at_any_step_joins_with_the_same_command(made):
     assert host.stop() == 0
 
 
+@pytest.mark.faults
 def test_a_revoked_host_that_is_killed_at_any_step_of_its_return_is_back(made):
     """One host for all of it: each return is revoked before the next."""
     server, host = made.server, machine(made, "back")

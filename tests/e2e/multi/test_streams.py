@@ -79,6 +79,7 @@ def in_flight(made: Fleet, id: str) -> int:
     return next(row["router"]["in_flight"] for row in rows if row["deployment_id"] == id)
 
 
+@pytest.mark.faults
 def test_a_stream_goes_on_while_its_hosts_link_is_cut(made, wire, ids):
     """Lost, for all that the server knows; the answer comes over another connection."""
     server = made.server
