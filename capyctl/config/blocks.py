@@ -15,6 +15,8 @@ from capyctl.config.fields import (
     Name,
     PositiveSize,
     Size,
+    Stated,
+    bad_kind,
     bad_value,
     text_default,
 )
@@ -76,7 +78,7 @@ def _amount(value: object) -> object:
             pass
         else:
             return value
-    raise bad_value("expected auto, a size such as 96GiB, or a whole percentage such as 50%")
+    raise bad_kind("expected auto, a size such as 96GiB, or a whole percentage such as 50%")
 
 
 def _growth(value: object) -> object:
@@ -91,7 +93,7 @@ def _growth(value: object) -> object:
             pass
         else:
             return value
-    raise bad_value("expected auto, off, a percentage up to 10000%, or a size")
+    raise bad_kind("expected auto, off, a percentage up to 10000%, or a size")
 
 
 def check_origins(origins: list[str]) -> list[str]:
@@ -149,10 +151,17 @@ class ModelSources(Closed):
     http: Literal["allowed", "disabled", "denied"] = "allowed"
     plain_http: Literal["allowed", "denied"] = "denied"
     max_bytes: PositiveSize = text_default("500GiB")
-    path: str | None = None
+    path: Stated | None = None
     allowed_hosts: list[Name] | None = None
     huggingface_endpoint: str = "https://huggingface.co"
     huggingface_token_file: str | None = None
+
+    @field_validator("huggingface_token_file")
+    @classmethod
+    def _token_file(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("/") or "\0" in value):
+            raise bad_value("expected an absolute path")
+        return value
 
     @field_validator("huggingface_endpoint")
     @classmethod
@@ -214,6 +223,19 @@ class HostGroups(Closed):
     peer_address: str | None = None
     rendezvous_port_range: RendezvousPorts = RendezvousPorts()
     require_rdma: bool = False
+
+    @field_validator("peer_address")
+    @classmethod
+    def _peer(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            raise bad_value("expected an IP address without a port") from None
+        if address.is_loopback or address.is_unspecified or address.is_multicast:
+            raise bad_value("expected an address at which other machines reach this one")
+        return value
 
 
 class Shutdown(Closed):

@@ -27,9 +27,17 @@ def text_default(text: str) -> Any:
     return Field(default=text, validate_default=True)
 
 
-def bad_value(detail: str) -> PydanticCustomError:
-    """A value of the right kind that cannot stand. ``detail`` never holds the value."""
-    return PydanticCustomError("bad_value", "{detail}", {"detail": detail})
+def bad_value(detail: str, *, at: str = "") -> PydanticCustomError:
+    """A value of the right kind that cannot stand. ``detail`` never holds the value.
+
+    ``at``: of the block that is being checked, the field that is meant.
+    """
+    return PydanticCustomError("bad_value", "{detail}", {"detail": detail, "at": at})
+
+
+def bad_kind(detail: str) -> PydanticCustomError:
+    """A value of another kind than any that may stand here."""
+    return PydanticCustomError("bad_kind", "{detail}", {"detail": detail})
 
 
 def bad_topology(detail: str) -> PydanticCustomError:
@@ -86,5 +94,6 @@ Size = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=1 << 60)]
 PositiveSize = Annotated[int, BeforeValidator(read_size), Field(gt=0, le=1 << 60)]
 Duration = Annotated[float, BeforeValidator(read_duration_s), Field(ge=0)]
 SchemaVersion = Annotated[Literal[1], BeforeValidator(lambda v: _one(v))]
+Stated = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]

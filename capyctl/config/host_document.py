@@ -67,11 +67,13 @@ class Domain(Closed):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.parked_limit > self.managed_limit:
-            raise bad_value("parked_limit is above managed_limit")
+            raise bad_value("parked_limit is above managed_limit", at="parked_limit")
         if self.memory == "device" and self.host_kv_limit is not None:
-            raise bad_value("host_kv_limit is for host memory, not for a device")
+            detail = "host_kv_limit is for host memory, not for a device"
+            raise bad_value(detail, at="host_kv_limit")
         if (self.memory == "device") != (self.device is not None):
-            raise bad_value("a device domain names its device, and no other domain does")
+            detail = "a device domain names its device, and no other domain does"
+            raise bad_value(detail, at="device")
         return self
 
 
@@ -113,7 +115,8 @@ class HostPolicy(Closed):
             raise bad_value("domains has exactly one of unified (named unified) or system")
         for name, domain in self.domains.items():
             if name != _proper_name(domain):
-                raise bad_value("a domain is named unified, system or, of a device, as its gpuN")
+                detail = "a domain is named unified, system or, of a device, as its gpuN"
+                raise bad_value(detail, at=f"domains.{name}")
         self._check_devices()
         return self
 
@@ -121,14 +124,17 @@ class HostPolicy(Closed):
         unified = "unified" in self.domains
         for name, device in self.devices.items():
             if _GPU.fullmatch(name) is None:
-                raise bad_value("devices are named gpu0, gpu1 and so on")
+                raise bad_value("devices are named gpu0, gpu1 and so on", at=f"devices.{name}")
             if device.domain != ("unified" if unified else name):
-                raise bad_value("a device names the domain of its own memory")
+                detail = "a device names the domain of its own memory"
+                raise bad_value(detail, at=f"devices.{name}.domain")
             if device.domain not in self.domains:
-                raise bad_value("a device names a domain that is not stated")
-        for domain in self.domains.values():
+                detail = "a device names a domain that is not stated"
+                raise bad_value(detail, at=f"devices.{name}.domain")
+        for name, domain in self.domains.items():
             if domain.device is not None and self.devices and domain.device not in self.devices:
-                raise bad_value("a domain names a device that devices does not have")
+                detail = "a domain names a device that devices does not have"
+                raise bad_value(detail, at=f"domains.{name}.device")
 
 
 def _proper_name(domain: Domain) -> str | None:
@@ -236,7 +242,7 @@ class HostDocument(Closed):
     @classmethod
     def _no_cache(cls, value: LocalEngine) -> LocalEngine:
         if value.kv_cache is not None:
-            raise bad_value("kv_cache is a setting of standalone only")
+            raise bad_value("kv_cache is a setting of standalone only", at="kv_cache")
         return value
 
     @field_validator("runtime_profiles")

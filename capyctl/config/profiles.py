@@ -18,6 +18,7 @@ from capyctl.config.fields import (
     Name,
     PositiveSize,
     SchemaVersion,
+    Stated,
     bad_value,
     text_default,
 )
@@ -46,8 +47,8 @@ class LogPolicy(Closed):
 class Security(Closed):
     deep_park: Literal["enabled", "disabled"] = "enabled"
     trust_remote_code: bool = False
-    credential_ref: str | None = None
-    admin_credential_ref: str | None = None
+    credential_ref: Stated | None = None
+    admin_credential_ref: Stated | None = None
     extra_args: Literal["allowed", "denied"] = "allowed"
     approved_options: list[str] = Field(default_factory=list)
     approved_paths: list[str] = Field(default_factory=list)
@@ -74,7 +75,7 @@ class RuntimeProfile(Closed):
     """Any name: profiles of engines that this release does not know are passed over."""
     revision: Count = 1
     executable: str | list[str]
-    build_fingerprint: str | None = None
+    build_fingerprint: Stated | None = None
     args: list[str] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict)
     cuda_home: str | None = None
@@ -88,6 +89,13 @@ class RuntimeProfile(Closed):
         if not parts:
             raise bad_value("expected a program")
         _absolute(parts[0])
+        return value
+
+    @field_validator("cuda_home")
+    @classmethod
+    def _toolkit(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise bad_value("expected an absolute path")
         return value
 
     def stored(self) -> StoredProfile:

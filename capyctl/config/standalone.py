@@ -24,7 +24,7 @@ from capyctl.config.blocks import (
     Switching,
     check_loopback,
 )
-from capyctl.config.fields import Closed, Name, SchemaVersion, bad_value
+from capyctl.config.fields import Closed, Name, SchemaVersion, Stated, bad_value
 from capyctl.config.profiles import LocalEngine
 
 
@@ -94,7 +94,7 @@ class Host(Closed):
 class StandaloneDocument(Closed):
     schema_version: SchemaVersion
     kind: Literal["standalone"]
-    state_dir: str | None = None
+    state_dir: Stated | None = None
     server: Server = Server()
     host: Host = Host()
     shutdown: Shutdown = Shutdown()

@@ -139,11 +139,16 @@ UNIFIED = "unified: {memory: unified, managed_limit: 9GiB, free_reserve: 1GiB, p
         ),
         (PLACED + "load_report_interval: 3s", "load_report_interval", "2"),
         (PLACED + "load_report_interval: 100ms", "load_report_interval", "0.2"),
-        (PLACED + "shutdown: {drain_timeout: 601s}", "shutdown.drain_timeout", "600"),
+        (PLACED + "shutdown: {drain_timeout: 601s}", "shutdown.drain_timeout", "at most 600 s"),
         (PLACED + "identity_dir: /elsewhere", "identity_dir", "in the state root"),
         (PLACED + "state_dir: /elsewhere", "state_dir", "in the state root"),
         (PLACED + "runtime_dir: /elsewhere", "runtime_dir", "in the state root"),
-        (PLACED + "local_engine: {vllm: /v, kv_cache: 1GiB}", "local_engine", "standalone only"),
+        (
+            PLACED + "local_engine: {vllm: /v, kv_cache: 1GiB}",
+            "local_engine.kv_cache",
+            "standalone only",
+        ),
+        (PLACED + "lifecycle: {activation: 1}", "lifecycle.activation", "found a whole number"),
         (
             PLACED + "runtime_profiles: {local-x: {engine: vllm, executable: /v}}",
             "runtime_profiles",
@@ -151,7 +156,7 @@ UNIFIED = "unified: {memory: unified, managed_limit: 9GiB, free_reserve: 1GiB, p
         ),
         (
             PLACED + DOMAINS.format(f"{SYSTEM}, cards: {CARD % 'gpu0'}"),
-            "resource_policy",
+            "resource_policy.domains.cards",
             "named unified, system or",
         ),
         (PLACED + DOMAINS.format(f"gpu0: {CARD % 'gpu0'}"), "resource_policy", "exactly one"),
@@ -159,18 +164,18 @@ UNIFIED = "unified: {memory: unified, managed_limit: 9GiB, free_reserve: 1GiB, p
             PLACED + DOMAINS.format("system: {memory: distinct, managed_limit: 0B, "
             "free_reserve: 1GiB, parked_limit: 0B}"),
             "resource_policy.domains.system.managed_limit",
-            "greater than 0",
+            "expected above 0 bytes",
         ),
         (
             PLACED + DOMAINS.format("system: {memory: distinct, managed_limit: 1GiB, "
             "free_reserve: 1GiB, parked_limit: 2GiB}"),
-            "resource_policy.domains.system",
+            "resource_policy.domains.system.parked_limit",
             "parked_limit is above",
         ),
         (
             PLACED
             + f"resource_policy: {{domains: {{{SYSTEM}}}, devices: {{gpu1: {{domain: gpu1}}}}}}",
-            "resource_policy",
+            "resource_policy.devices.gpu1.domain",
             "not stated",
         ),
         (

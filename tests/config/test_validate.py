@@ -81,7 +81,7 @@ def test_overrides_are_laid_over_a_role_document(tmp_path):
         (HOST.replace("name: gpu-box", ""), {}, "name"),
         (HOST + "surprise: 1\n", {}, "surprise"),
         (HOST.replace("22GiB", "22GB"), {}, "resource_policy.domains.gpu0.managed_limit"),
-        (HOST + "local_engine: {vllm: /v, kv_cache: 1GiB}\n", {}, "local_engine"),
+        (HOST + "local_engine: {vllm: /v, kv_cache: 1GiB}\n", {}, "local_engine.kv_cache"),
         (SERVER.replace("https://s:7444", "http://s"), {}, "enrollment.bootstrap_address"),
         (STANDALONE, {"sets": ["host.nam=x"]}, "host.nam"),
     ],
