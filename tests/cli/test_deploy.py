@@ -110,6 +110,17 @@ def test_activate_alone_returns_once_the_start_is_accepted(management, bench, do
     assert len(management.changes) == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--wait",)])
+def test_what_is_told_of_the_digest_is_how_it_is_by_then(management, bench, document, more):
+    measuring = snapshot(deployment(name="m", checkpoint_digest={"state": "pending"}))
+    management.snapshots = [measuring, measuring, READY]
+    management.answers = [Says(202, receipt(checkpoint_digest="pending"))]
+
+    words = ("deploy", "model", "--file", str(document), "--activate", *more, "--json")
+
+    assert bench.run(*words).value["checkpoint_digest"] == "recorded"
+
+
 def test_a_replaced_model_that_runs_needs_no_start(management, bench, document):
     management.snapshots = [READY]
     management.answers = [Says(202, receipt(revision="4")), refusal("runtime_retained", 409)]

@@ -419,6 +419,25 @@ def test_evict_is_asked_for_and_its_victims_are_shown(management, bench):
     assert ran.value["switch_id"] == "01S"
 
 
+def test_people_read_names_of_victims(management, bench):
+    management.snapshots = [snapshot(deployment(), deployment(id="01OTHER", name="other"))]
+    victims = ["01OTHER/0", "01DELETED/1"]
+    management.answers = [Says(202, receipt(victims=victims, switch_id="01S"))]
+
+    ran = bench.run("start", "deployment", "my-model", "--evict")
+
+    assert "  Victims    other/0, 01DELETED/1" in ran.out.splitlines()
+
+
+def test_victims_whose_names_cannot_be_read_have_their_ids(management, bench):
+    management.snapshots = [snapshot(deployment()), refusal("internal", 500)]
+    management.answers = [Says(202, receipt(victims=["01OTHER/0"]))]
+
+    ran = bench.run("start", "deployment", "my-model", "--evict")
+
+    assert (ran.status, "  Victims    01OTHER/0" in ran.out.splitlines()) == (0, True)
+
+
 def test_a_start_without_evict_does_not_mention_it(management, bench):
     bench.run("start", "deployment", "my-model")
 

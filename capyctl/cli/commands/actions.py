@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import attrs
@@ -122,14 +123,13 @@ def open_start(call: Call, intent: dict[str, Any]) -> Start:
 
 def show_receipt(call: Call, action: str, name: object, receipt: Row) -> None:
     """What an accepted action was answered with."""
-    victims = receipt.get("victims")
     text = summary(
         _SAID[action].format(name),
         [
             ("Operation", receipt.get("operation_id") or "none: nothing was running"),
             ("Revision", receipt.get("revision")),
             ("Joined", "yes" if receipt.get("joined") else None),
-            ("Victims", None if victims is None else victims or "none"),
+            ("Victims", _victims(call, receipt)),
             ("Switch", receipt.get("switch_id")),
         ],
     )
@@ -167,10 +167,23 @@ def show_done(
                 ("Hosts", hosts or None),
                 ("Ready", ready),
                 ("Operation", receipt.get("operation_id")),
-                ("Victims", receipt.get("victims") or None),
+                ("Victims", _victims(call, receipt) if receipt.get("victims") else None),
             ],
         ),
     )
+
+
+def _victims(call: Call, receipt: Row) -> list[str] | str | None:
+    """Who gives its room up, by name where that can be had."""
+    victims = receipt.get("victims")
+    if not victims:
+        return None if victims is None else "none"
+    names: dict[str, str] = {}
+    with contextlib.suppress(CommandFailed):
+        rows = read_snapshot(call.client())["deployments"]
+        names = {row["id"]: row["name"] for row in rows}
+    parted = [victim.partition("/") for victim in victims]
+    return [f"{names.get(id, id)}/{index}" for id, _, index in parted]
 
 
 def record_action(

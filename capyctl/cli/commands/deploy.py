@@ -147,11 +147,24 @@ def _activate(call: Call, start: Start, receipt: Row, deployment: Row) -> int:
                 )
             raise
         action = {"deployment_id": deployment["id"], "operation_id": receipt["operation_id"]}
+    receipt = {**receipt, **action}
     if call.options.wait:
-        show_ready(call, {**receipt, **action}, start.wait_until_ready(action))
-    else:
-        _show(call, {**receipt, **action}, deployment)
+        ready = start.wait_until_ready(action)
+        show_ready(call, _with_digest(receipt, ready), ready)
+        return 0
+    with contextlib.suppress(CommandFailed):
+        receipt = _with_digest(
+            receipt, find_deployment(read_snapshot(start.client), deployment["id"])
+        )
+    _show(call, receipt, deployment)
     return 0
+
+
+def _with_digest(receipt: Row, deployment: Row) -> Row:
+    """The receipt tells of the digest as it was before anything was waited for."""
+    if "checkpoint_digest" not in receipt:
+        return receipt
+    return {**receipt, "checkpoint_digest": deployment["checkpoint_digest"]["state"]}
 
 
 def _show(call: Call, receipt: Row, document: Row) -> None:
