@@ -14,7 +14,13 @@ from capyctl.control.sessions import Session, SessionState
 from capyctl.control.surroundings import World
 from capyctl.domain.devices import MemoryDomain
 from capyctl.domain.errors import Refused
-from capyctl.domain.hosts import Compatibility, HostPublication, HostRecord, HostState
+from capyctl.domain.hosts import (
+    Compatibility,
+    HostPublication,
+    HostRecord,
+    HostState,
+    compatibility,
+)
 from capyctl.domain.ids import DomainName, HostId
 from capyctl.machines.deployment import Picture
 from capyctl.machines.host_changes import host_named
@@ -108,7 +114,7 @@ class HostsView:
             state_s=self._state_s(session),
             ineligible=why_not_eligible(record, session),
             draining=record.draining,
-            compatibility=Compatibility.SUPPORTED if session is None else session.compatibility,
+            compatibility=_compatibility(record, session),
             publication=record.publication,
             enrolled_at_ms=record.enrolled_at_ms,
             revoked_at_ms=record.revoked_at_ms,
@@ -174,3 +180,18 @@ class HostsView:
         for there in found.values():
             there.sort(key=lambda one: (one.name, one.index))
         return found
+
+
+_MET = (SessionState.ONLINE, SessionState.SUSPENDED)
+
+
+def _compatibility(record: HostRecord, session: Session | None) -> Compatibility:
+    """As it was met, or else by the release that it had when it was there last."""
+    if session is not None and session.state in _MET:
+        return session.compatibility
+    published = record.publication
+    return (
+        Compatibility.SUPPORTED
+        if published is None
+        else compatibility(published.version, __version__)
+    )

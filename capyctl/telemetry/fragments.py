@@ -11,7 +11,8 @@ import attrs
 
 from capyctl.contracts.store import Committed, Record, Stored
 from capyctl.domain.events import Event
-from capyctl.domain.ids import DeploymentId, InstanceId
+from capyctl.domain.hosts import HostRecord
+from capyctl.domain.ids import DeploymentId, HostId, InstanceId
 from capyctl.domain.operations import Operation
 from capyctl.machines.deployment import Deployment
 from capyctl.machines.instance import Instance
@@ -40,6 +41,8 @@ class Fragments:
     instances: dict[DeploymentId, dict[int, Instance]] = attrs.field(factory=dict)
     operations: dict[str, Operation] = attrs.field(factory=dict)
     switches: dict[str, OpenSwitch] = attrs.field(factory=dict)
+    releases: dict[HostId, str] = attrs.field(factory=dict)
+    """Versions of a server's machines that have connected."""
     _latest: dict[tuple[DeploymentId, int | None], Operation] = attrs.field(factory=dict)
     _by_deployment: dict[DeploymentId, dict[str, Operation]] = attrs.field(factory=dict)
     _rendered: dict[DeploymentId, bytes] = attrs.field(factory=dict)
@@ -54,7 +57,12 @@ class Fragments:
             session_epoch=stored.session_epoch,
             last_seq=stored.last_seq,
         )
-        records: Iterable[Record] = (*stored.deployments, *stored.instances, *stored.operations)
+        records: Iterable[Record] = (
+            *stored.deployments,
+            *stored.instances,
+            *stored.operations,
+            *stored.hosts,
+        )
         for record in records:
             made._put(record)
         return made
@@ -85,6 +93,15 @@ class Fragments:
                 self._stale[record.id.deployment] = None
             case Operation():
                 self._put_operation(record)
+            case HostRecord():
+                self._put_host(record)
+
+    def _put_host(self, record: HostRecord) -> None:
+        published = record.publication
+        if published is None or self.releases.get(record.id) == published.version:
+            return
+        self.releases[record.id] = published.version
+        self._stale.update(dict.fromkeys(self.deployments))
 
     def _put_operation(self, operation: Operation) -> None:
         before = self.operations.get(operation.id)
@@ -196,6 +213,7 @@ class Fragments:
             latest={index: o for (d, index), o in self._latest.items() if d == id},
             switch=self._switch_of(id),
             fingerprint=_fingerprint(deployment),
+            releases=self.releases,
         )
         return render_deployment(parts)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import attrs
 
-from capyctl.domain.checkpoints import DigestState, SourceRecord
+from capyctl import __version__
+from capyctl.domain.checkpoints import SourceRecord
+from capyctl.domain.ids import HostId
 from capyctl.domain.operations import Operation, OperationState
 from capyctl.domain.profiles import NEVER_PARK
 from capyctl.domain.specs import Windows
@@ -20,6 +22,7 @@ from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.observed import observed_deployment, observed_instance
 from capyctl.telemetry.choices import choices_of
 from capyctl.telemetry.memory import memory_of, startup_of
+from capyctl.telemetry.resolved import resolved_hosts
 
 TEXT_BYTES_MAX = 16 * 1024
 _TELLTALE = re.compile(
@@ -88,6 +91,8 @@ class Parts:
     """The newest operation per instance, and of all of them under None."""
     switch: OpenSwitch | None
     fingerprint: str | None
+    releases: Mapping[HostId, str] = attrs.field(factory=dict)
+    """Versions of a server's machines."""
 
 
 def render_deployment(parts: Parts) -> dict[str, Any]:
@@ -130,7 +135,7 @@ def render_deployment(parts: Parts) -> dict[str, Any]:
             _instance(one, shown[one.id.index], parts, retiring=one in live)
             for one in (*picture.active, *live)
         ],
-        "hosts": _hosts(deployment),
+        "hosts": resolved_hosts(deployment, parts.releases, __version__),
         "timeouts": _timeouts(deployment),
     }
     entry.update(memory_of(deployment, picture))
@@ -246,34 +251,6 @@ def _instance(one: Instance, shown: str, parts: Parts, *, retiring: bool) -> dic
     if latest is not None:
         entry["latest_operation"] = _latest(latest)
     return entry
-
-
-def _hosts(deployment: Deployment) -> list[dict[str, Any]]:
-    """One machine, or each of several that may run it and what it comes to there."""
-    files = deployment.checkpoint.hosts
-    if not files and not deployment.refused:
-        return [_only_host(deployment)]
-    rows = {f.host: {"host_id": f.host, "outcome": "resolved"} for f in files}
-    for f in files:
-        if f.state in (DigestState.MISMATCH, DigestState.UNUSABLE):
-            rows[f.host]["outcome"] = "refused"
-        if f.diagnostic is not None:
-            rows[f.host]["diagnostic"] = f.diagnostic
-    for one in deployment.refused:
-        row = {"host_id": one.host, "outcome": "refused", "diagnostic": one.diagnostic}
-        rows[one.host] = row
-    return [rows[host] for host in sorted(rows)]
-
-
-def _only_host(deployment: Deployment) -> dict[str, Any]:
-    resolved = deployment.resolved
-    if resolved is None or not resolved.candidates:
-        allowed = deployment.spec.allowed_hosts
-        pending = {"host_id": allowed[0] if allowed else None, "outcome": "resolved"}
-        if deployment.checkpoint.diagnostic == "checkpoint_unusable":
-            pending = {**pending, "outcome": "refused", "diagnostic": "checkpoint_unusable"}
-        return pending
-    return {"host_id": str(resolved.candidates[0].host), "outcome": "resolved"}
 
 
 def windows_of(deployment: Deployment) -> Windows:

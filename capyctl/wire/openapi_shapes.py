@@ -129,6 +129,9 @@ class ResolvedHost(_Shape):
     host_id: str | None
     outcome: Literal["resolved", "refused"]
     diagnostic: str = MAY_BE_ABSENT
+    binary_version: str = MAY_BE_ABSENT
+    compatibility: str = MAY_BE_ABSENT
+    compatibility_reason: str = MAY_BE_ABSENT
 
 
 class Timeouts(_Shape):

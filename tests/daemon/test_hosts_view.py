@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pytest
 
 from capyctl import __version__
@@ -74,6 +75,27 @@ async def test_one_that_is_lost_is_offline_and_keeps_its_instances(autojump_cloc
     assert (entry["state"], entry["ineligible_reason"]) == ("offline", "offline")
     assert [one["observed_state"] for one in entry["instances"]] == ["uncertain"]
     assert "stays charged" in entry["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [(__version__, "supported"), ("99.0.0", "server_upgrade_required"), ("x", "upgrade_required")],
+)
+async def test_the_release_of_one_that_is_away_is_judged_by_what_it_had(
+    autojump_clock, version, found
+):
+    async with fleet() as here, here.daemon() as session:
+        await here.all_here(session)
+        here.at("gpu-a").partitioned = True
+        here.at("gpu-a").damage("cut")
+        await here.is_lost(session, "gpu-a")
+        hosts = session.world.directory.hosts
+        id = here.at("gpu-a").id
+        hosts[id] = attrs.evolve(hosts[id], publication=publication(id, version=version))
+
+        entry = view_of(session).one("gpu-a")
+
+    assert (entry["binary_version"], entry["compatibility"]) == (version, found)
 
 
 async def test_one_that_was_revoked_says_so(autojump_clock):
