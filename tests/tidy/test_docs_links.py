@@ -52,6 +52,23 @@ def test_links_lead_somewhere(page):
     assert broken(page) == []
 
 
+def targets(page: Path) -> set[Path]:
+    """The files that a page leads to, itself left out."""
+    names = (link.partition("#")[0] for link in links(page.read_text()) if ":" not in link)
+    return {(page.parent / name).resolve() for name in names if name} - {page}
+
+
+def test_every_page_is_reached_from_the_readme():
+    unseen, reached = [ROOT / "README.md"], set[Path]()
+    while unseen:
+        page = unseen.pop()
+        reached.add(page)
+        unseen += [found for found in targets(page) - reached if found.suffix == ".md"]
+
+    pages = set((ROOT / "docs").rglob("*.md")) - set((ROOT / "docs" / "changes").glob("*.*.md"))
+    assert sorted(map(shown, pages - reached)) == []
+
+
 def test_a_broken_link_is_seen(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
