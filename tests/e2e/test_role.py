@@ -39,6 +39,20 @@ def test_without_a_key_everybody_is_served(daemon):
     assert (status, recorded) == (200, "none\n")
 
 
+def test_both_ids_of_a_request_are_in_its_answer_and_in_its_line_of_the_log(daemon):
+    host, _, port = daemon.base_url.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection.request("POST", "/v1/chat/completions", b"{}", {"X-Request-Id": "mine-1"})
+    answer = connection.getresponse()
+    connection.close()
+    lines = [json.loads(line) for line in daemon.log_path.read_text().splitlines()]
+
+    (line,) = [one for one in lines if one["fields"].get("client_request_id") == "mine-1"]
+    assert answer.headers["X-Request-Id"] == "mine-1"
+    assert line["fields"]["request_id"] == answer.headers["X-CapyCTL-Request-Id"]
+    assert (line["event"], line["fields"]["status"]) == ("request", answer.status)
+
+
 def test_management_asks_for_its_token_all_the_same(daemon):
     connection = http.client.HTTPConnection("127.0.0.1", daemon.management_port, timeout=30)
     connection.request("GET", "/management/v1/snapshot")
