@@ -92,6 +92,38 @@ def host_stands_still(made: Fleet, rng: random.Random) -> None:
     host.thaw()
 
 
+def server_stands_still(made: Fleet, rng: random.Random) -> None:
+    assert made.server.process is not None
+    made.server.process.send_signal(signal.SIGSTOP)
+    pause(rng, GONE_S_MAX)
+    made.server.process.send_signal(signal.SIGCONT)
+
+
+def drained_host_dies(made: Fleet, rng: random.Random) -> None:
+    """What it has is on its way to the other one, or to its end."""
+    host = made.hosts[rng.choice(HOSTS)]
+    made.on_server("drain", "host", host.name)
+    pause(rng, 1.0)
+    host.kill()
+    pause(rng, GONE_S_MAX)
+    host.start()
+    made.server.wait_host(host.name, "online")
+    pause(rng, 1.0)
+    made.on_server("undrain", "host", host.name)
+
+
+def drained_host_s_server_dies(made: Fleet, rng: random.Random) -> None:
+    host = made.hosts[rng.choice(HOSTS)]
+    made.on_server("drain", "host", host.name)
+    pause(rng, 1.0)
+    made.server.kill()
+    made.server.start()
+    made.server.wait_host(host.name, "online")
+    made.on_server("drain", "host", host.name, "--wait")
+    assert host.engines() == {}
+    made.on_server("undrain", "host", host.name)
+
+
 FAULTS = (
     server_dies,
     host_dies,
@@ -99,6 +131,9 @@ FAULTS = (
     engine_dies,
     host_dies_with_an_engine,
     host_stands_still,
+    server_stands_still,
+    drained_host_dies,
+    drained_host_s_server_dies,
 )
 
 
