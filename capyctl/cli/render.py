@@ -20,6 +20,11 @@ def cell(value: object) -> str:
     return str(value)
 
 
+def stated(value: object) -> str:
+    """One value as a document states it, where people may want to write it down."""
+    return str(value).lower() if isinstance(value, bool) else cell(value)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns aligned by two spaces; the last is not padded."""
     lines = [[*head], *([cell(value) for value in row] for row in rows)]
@@ -53,7 +58,7 @@ def record(value: Mapping[str, Any], indent: int = 0) -> str:
                 lines.append(f"{space}  [{position}]")
                 lines.append(record(one, indent + 2) if isinstance(one, Mapping) else cell(one))
         else:
-            lines.append(f"{space}{name}: {cell(held)}")
+            lines.append(f"{space}{name}: {stated(held)}")
     return "\n".join(lines)
 
 

@@ -15,11 +15,12 @@ def offline(tmp_path):
 
 def test_a_valid_document_is_completed(offline, tmp_path):
     path = tmp_path / "m.yaml"
-    path.write_text("name: m\nengine: vllm\nmodel: a\n")
+    path.write_text("name: m\nengine: vllm\nmodel: a\nlifecycle: {warm: true}\n")
 
     ran = offline.run("validate", "config", "--file", str(path))
 
     assert ran.status == 0
+    assert "  warm: true" in ran.out.splitlines()
     assert ran.out.startswith("This is a valid deployment document.\n")
     assert "runtime_profile: vllm" in ran.out
     assert "Not checked without a host:" in ran.out
@@ -60,6 +61,7 @@ def test_settings_are_shown_with_their_source(offline):
     assert by_path["host.model_store.path"] == ["/m", "set"]
     assert by_path["server.listeners.inference.bind"] == ["127.0.0.1:5", "env"]
     assert by_path["server.listeners.management.bind"] == ["127.0.0.1:7443", "default"]
+    assert by_path["host.local_engine.trust_remote_code"] == ["false", "default"]
     assert set(offline.run(*words, "--json").value) == {"role", "document", "settings"}
 
 

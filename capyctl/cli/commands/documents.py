@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from capyctl.cli.call import Call
 from capyctl.cli.failure import CommandFailed
 from capyctl.cli.refusing import documents_refused
-from capyctl.cli.render import record, table
+from capyctl.cli.render import record, stated, table
 from capyctl.cli.role import explicit_config, kinds_of, read_document, role_document
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _show(call: Call, *, stated_only: bool) -> int:
         if not (stated_only and one.source == "default")
     ]
     head = f"role {role}, document {laid.path}"
-    text = table(_SHOWN, [tuple(row.values()) for row in rows])
+    text = table(_SHOWN, [(row["path"], stated(row["value"]), row["source"]) for row in rows])
     value = {"role": role, "document": str(laid.path), "settings": rows}
     call.show(value, f"{head}\n{text}")
     return 0
