@@ -29,7 +29,7 @@ from capyctl.machines.idling import IdlePolicy
 from capyctl.machines.instance import InstanceState
 from capyctl.machines.learning import files_changed
 from capyctl.machines.progress import activation_refusal, preinitialize_refused, progress
-from capyctl.machines.recovering import lost_messages, untellable
+from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
 from capyctl.machines.setting_off import Accepted
 from capyctl.machines.start_action import NeedFit
@@ -84,7 +84,7 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
         for index in self._directory.instances.get(self.id, {}):
             self._instance_ref(index)
         self._tell_occupancy()
-        await self._tell_again()
+        self._tell_again()
         await self._look_at_hosts()
         await self._go_on()
 
@@ -317,20 +317,17 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
             self._making = Making(self._directory, self._needs.instances, needs)
         return self._making
 
-    async def _tell_again(self) -> None:
+    def _tell_again(self) -> None:
         """Accepted work that no instance has taken up: its message was lost with a crash."""
         for index, message in lost_messages(self.picture()):
             self._world.tell(self._instance_ref(index), message)
-        ended = untellable(self.picture(), self._world.moment())
-        if ended is not None:
-            await self._store_quietly(ended)
 
     async def _instance_changed(self, message: m.InstanceChanged) -> None:
         if message.moved:
             self._idling.moved(message.instance)
             self._tell_occupancy()
         if message.restarted:
-            await self._tell_again()
+            self._tell_again()
         if message.park_failed is not None:
             given_up = preinitialize_refused(self.picture(), message)
             if given_up is not None:

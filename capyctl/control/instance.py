@@ -109,7 +109,7 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
         """Work that has ended since it was told, or a gate that was entered again since."""
         if isinstance(message, m.GateEmpty):
             return self._gate.held_count > 0
-        if isinstance(message, m.Start | m.Park | m.Stop):
+        if isinstance(message, m.Start | m.Park | m.Stop | m.Abandon):
             mine = self._world.directory.open_operations.get(self.id.deployment, {})
             return message.operation.id not in mine
         return False

@@ -145,13 +145,10 @@ class Picture:
 
     def accepted(self, one: Instance) -> tuple[Operation, ...]:
         """Open operations of ``one`` that its actor has not taken up yet."""
-        taken = {o.id for o in (one.operation, *one.riders) if o is not None}
-        if one.then is not None:
-            taken.add(one.then.operation.id)
         return tuple(
             o
             for o in self.operations.values()
-            if o.instance == one.id.index and o.id not in taken and not o.given_up
+            if o.instance == one.id.index and o.id not in one.taken and not o.given_up
         )
 
 

@@ -1,15 +1,15 @@
-"""The edges of an instance whose operation's time is over before it could begin."""
+"""The edges of an instance whose operation is over before it could begin."""
 
 from __future__ import annotations
 
 import attrs
 
-from capyctl.domain.operations import OperationState
+from capyctl.domain.operations import OperationKind, OperationState
 from capyctl.machines.history import end, end_open, moved
 from capyctl.machines.instance import Failure, Instance, InstanceState, WithdrawMemory
 from capyctl.machines.observed import STOPS
 from capyctl.machines.table import Moment, Step
-from capyctl.messages.instance import DeadlineReached
+from capyctl.messages.instance import Abandon, DeadlineReached
 
 
 def expire_queued(one: Instance, event: DeadlineReached, moment: Moment) -> Step[Instance]:
@@ -85,3 +85,21 @@ def expire_other(one: Instance, event: DeadlineReached, _: Moment) -> Step[Insta
     kept = tuple(r for r in one.riders if r not in late)
     ended_riders = tuple(end(r, OperationState.FAILED, failure=failure) for r in late)
     return Step(data=attrs.evolve(one, riders=kept), operations=ended_riders)
+
+
+def abandon(one: Instance, event: Abandon, moment: Moment) -> Step[Instance]:
+    """A start that was accepted and never told ends, unless it was told after all."""
+    lost = event.operation
+    if lost.id in one.taken:
+        return Step(data=one)
+    reason = "it had not begun when a part of capyctl failed and its files became unknown"
+    failure = Failure("files_unknown", reason)
+    wakes = lost.kind is OperationKind.RESTORE
+    return moved(
+        one,
+        one,
+        moment,
+        "residency_cancelled" if wakes else "initialize_expired_unarmed",
+        operations=(end(lost, OperationState.CANCELLED, failure=failure),),
+        accepted=lost,
+    )

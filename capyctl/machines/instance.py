@@ -142,6 +142,12 @@ class Instance:
         return None if self.held is None else self.held.candidate.host
 
     @property
+    def taken(self) -> frozenset[str]:
+        """Ids of the accepted operations that it has taken up."""
+        later = () if self.then is None else (self.then.operation,)
+        return frozenset(o.id for o in (self.operation, *self.riders, *later) if o is not None)
+
+    @property
     def step_id(self) -> str | None:
         """Names the step under way in events: its operation, or the launch it is about."""
         return self.launch_id if self.operation is None else self.operation.id

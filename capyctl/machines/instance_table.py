@@ -47,6 +47,7 @@ _OTHER_DEADLINE: dict[type, Edge[Instance] | Ignored] = {
 }
 _ANYWHERE: dict[type, Edge[Instance] | Ignored] = {
     m.Mark: to(*InstanceState, by=d.mark),
+    m.Abandon: to(*InstanceState, by=x.abandon),
     m.RetryDue: Ignored("the pause was for an attempt that is no more"),
 }
 _NO_EVICT: dict[type, Edge[Instance] | Ignored] = {m.Evict: to(*InstanceState, by=p.cannot_evict)}

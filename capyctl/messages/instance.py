@@ -80,6 +80,16 @@ class Stop:
 
 
 @attrs.frozen(kw_only=True)
+class Abandon:
+    """End this accepted start, unless you have taken it up: what it would begin with is gone.
+
+    From: the deployment, after a part of capyctl failed.
+    """
+
+    operation: Operation
+
+
+@attrs.frozen(kw_only=True)
 class Mark:
     """Set or lift the operator's stop of this one instance. From: the deployment."""
 
@@ -332,6 +342,7 @@ InstanceMessage: TypeAlias = (
     Start
     | Park
     | Stop
+    | Abandon
     | Mark
     | Evict
     | Reserved

@@ -8,8 +8,9 @@ import pytest
 from capyctl.domain.operations import OperationKind as K
 from capyctl.domain.operations import OperationState as O
 from capyctl.machines.instance import InstanceState as S
-from capyctl.machines.recovering import lost_messages, untellable
-from capyctl.messages.instance import Cause, Mark, Park, Start, Stop
+from capyctl.machines.instance_table import step
+from capyctl.machines.recovering import lost_messages
+from capyctl.messages.instance import Abandon, Cause, Mark, Park, Start, Stop
 from tests.machines.making import NOW_MS, instance, moment, pending, picture, start
 
 
@@ -87,24 +88,36 @@ def test_a_mark_that_was_not_read_is_told_again(marked, known):
 def test_a_start_that_nothing_is_known_of_any_more_ends(kind, state, event):
     """A replace came between, so that there is no order to tell it with."""
     operation = pending(kind)
-    seen = picture(instance(state), operations={operation.id: operation}, resolved=None)
+    one = instance(state)
 
-    ended = untellable(seen, moment())
+    assert lost(one, operations=[operation], resolved=None) == ((0, Abandon(operation=operation)),)
 
-    assert lost_messages(seen) == ()
-    assert [(o.id, o.state) for o in ended.operations] == [(operation.id, O.CANCELLED)]
-    assert [e.kind for e in ended.events] == [event]
-    assert ended.deployment == seen.deployment
+    done = step(one, Abandon(operation=operation), moment())
+
+    assert done.data == one
+    assert [(o.id, o.state) for o in done.operations] == [(operation.id, O.CANCELLED)]
+    assert [e.kind for e in done.events] == [event]
 
 
-def test_what_can_be_told_or_was_taken_up_goes_on():
-    stop, taken = pending(K.CLEANUP), pending(K.INITIALIZE)
-    one = instance(S.STARTING, operation=taken)
-    operations = {o.id: o for o in (stop, taken)}
+@pytest.mark.parametrize("state", [S.QUEUED, S.STARTING, S.STOPPING])
+def test_a_start_that_was_taken_up_meanwhile_goes_on(state):
+    """It was on its way, not lost: it came first, and its operation ends once."""
+    told = start()
+    taken = step(instance(S.STOPPED), told, moment()).data
+    if state is S.STARTING:
+        taken = instance(S.STARTING, operation=told.operation)
+    if state is S.STOPPING:
+        taken = step(instance(S.STOPPING), told, moment()).data
 
-    assert untellable(picture(one, operations=operations, resolved=None), moment()) is None
+    done = step(taken, Abandon(operation=told.operation), moment())
 
-    lost_start = pending(K.INITIALIZE)
-    seen = picture(instance(S.STOPPED), operations={lost_start.id: lost_start})
+    assert done.data == taken
+    assert (done.operations, done.events, done.effects) == ((), (), ())
 
-    assert untellable(seen, moment()) is None
+
+def test_a_stop_is_told_whatever_became_of_the_files():
+    stop = pending(K.CLEANUP)
+
+    told = lost(instance(S.READY), operations=[stop], resolved=None)
+
+    assert [type(message) for _, message in told] == [Stop]

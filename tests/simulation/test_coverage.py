@@ -39,6 +39,11 @@ RARE: dict[tuple[str, str], str] = {
         for state, message in sorted(all_edges())
         if message in ("HostSuspended", "HostLost", "HostBack")
     },
+    **{
+        (state, message): "a failure, a replace and files that are not known yet, all at one moment"
+        for state, message in sorted(all_edges())
+        if message == "Abandon"
+    },
     ("cleaning", "Mark"): MOVED_SINCE,
     ("cleaning", "Stop"): MOVED_SINCE,
 }
