@@ -33,7 +33,7 @@ from capyctl.config.fields import (
     bad_value,
     text_default,
 )
-from capyctl.config.profiles import RESERVED_PREFIX, LocalEngine, RuntimeProfile
+from capyctl.config.profiles import RESERVED_PREFIX, LocalEngine, RuntimeProfile, refused_name
 from capyctl.domain.hosts import is_host_name
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,2})")
@@ -250,4 +250,8 @@ class HostDocument(Closed):
     def _own_names(cls, value: dict[str, RuntimeProfile]) -> dict[str, RuntimeProfile]:
         if any(name.startswith(RESERVED_PREFIX) for name in value):
             raise bad_value("names that begin with local are those of local_engine")
+        for name in value:
+            why = refused_name(name)
+            if why is not None:
+                raise bad_value(why, at=name)
         return value

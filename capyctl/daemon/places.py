@@ -9,6 +9,7 @@ from pathlib import Path
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 from capyctl.config.role_settings import MachineSettings
 from capyctl.domain.devices import Profile
+from capyctl.engines.profile_checks import why_not_taken
 
 Say = Callable[..., None]
 
@@ -70,6 +71,9 @@ def _problems_of(profile: Profile) -> Iterator[str]:
     program = profile.executable[0]
     if not os.path.isfile(program) or not os.access(program, os.X_OK):
         yield f"{program} is not there or cannot be run, and every start on it fails: {again}"
+    forbidden = why_not_taken(profile)
+    if forbidden is not None:
+        yield f"{forbidden}: take it out, or no start on it comes to anything"
     home = profile.cuda_home
     if home is not None and not os.path.isdir(home):
         yield f"cuda_home: {home} is not a folder: name the CUDA toolkit"

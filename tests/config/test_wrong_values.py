@@ -248,6 +248,7 @@ OUT_OF_RANGE = [
     ("host", "runtime_profiles.p.cuda_home", "cuda", "absolute path"),
     ("host", "runtime_profiles.p.executable", "vllm", "absolute path"),
     ("host", "runtime_profiles.p.engine", "vLLM", "small letters"),
+    ("host", "runtime_profiles.My Engine", {"engine": "vllm", "executable": "/e"}, "names are 1"),
     ("host", "runtime_profiles.p.revision", 0, "at least 1"),
     ("host", "runtime_profiles.p.revision", 2**31 + 1, "at most 2147483648"),
     ("host", "resource_policy.endpoint_port_range.start", 80, "at least 1024"),

@@ -131,6 +131,36 @@ def test_programs_do_not_matter_where_engines_are_simulated(tmp_path):
     assert looked(tmp_path, vllm_bin="/none") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--port 1", "args: --port is set by capyctl itself"),
+        ("--host 0.0.0.0", "args: --host is set by capyctl itself"),
+    ],
+)
+def test_an_argument_that_is_capyctls_own_is_warned_of(tmp_path, words, told):
+    ((event, message),) = looked(
+        tmp_path, simulated=False, llamacpp_bin="/bin/sh", engine_args=words
+    )
+
+    assert event == "engine_unusable"
+    assert message.startswith(told)
+
+
+def test_a_variable_that_is_capyctls_own_is_warned_of(tmp_path):
+    engines = tmp_path / "home/.config/capyctl/engines.yaml"
+    engines.parent.mkdir(parents=True)
+    engines.write_text(
+        "schema_version: 1\nkind: engines\nruntime_profiles:\n"
+        "  mine: {engine: llamacpp, executable: /bin/sh, env: {PATH: /x}}\n"
+    )
+
+    ((event, message),) = looked(tmp_path, simulated=False)
+
+    assert event == "engine_unusable"
+    assert "engine_env_reserved:PATH" in message
+
+
 def test_a_toolkit_that_is_missing_is_warned_of(tmp_path):
     ((event, message),) = looked(
         tmp_path, simulated=False, llamacpp_bin="/bin/sh", cuda_home="/none"
