@@ -19,7 +19,7 @@ SHOWN = [s for s in S if instance(s).held is not None]
 
 
 def granted(phase: Phase, ask: str = OLD_ASK) -> Entry:
-    """What is booked from the grant of a start or wake until its instance confirms the next phase."""
+    """What is booked from the grant of a start or wake until the next phase is confirmed."""
     parked = entry_of(instance(S.PARKED))
     made = attrs.evolve(parked, phase=phase, charges=CANDIDATE.charges.of(phase), ask=ask)
     return attrs.evolve(made, before=parked) if phase is Phase.WAKE else made
