@@ -69,6 +69,8 @@ def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         failure=None,
         waiting=None,
         instead=None,
+        # What another revision's launch took says nothing of this one's.
+        seen=one.seen if one.revision == event.order.revision else None,
     )
     effects = (*voided, *deadline_of(event), AskMemory(ask, Phase.COLD))
     return moved(

@@ -35,6 +35,7 @@ from tests.machines.making import (
     moment,
     picture,
     record,
+    start,
 )
 
 SEEN = Measured(host=HOST, peak={"gpu0": 15 * GIB}, residue={"gpu0": 3 * GIB})
@@ -69,6 +70,18 @@ def test_figures_are_taken_over_once():
 
 def test_figures_of_an_earlier_revision_are_not():
     assert learn(picture(instance(S.READY, seen=SEEN), measured_since=2)) is None
+
+
+@pytest.mark.parametrize("state", [S.STOPPED, S.FAILED])
+def test_a_start_of_another_revision_has_not_been_seen_yet(state):
+    """What a launch of the old document took would be charged for the new one."""
+    before = instance(state, seen=SEEN, revision=1)
+
+    same = step(before, start(revision=1), moment()).data
+    other = step(before, start(revision=2), moment()).data
+
+    assert learn(picture(same)).deployment.measured == (SEEN,)
+    assert learn(picture(other, measured_since=2)) is None
 
 
 def test_later_starts_are_charged_by_them():
