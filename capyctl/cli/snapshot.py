@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -42,9 +42,15 @@ def find_deployment(snapshot: Row, wanted: str) -> Row:
             if row.get(field) == wanted:
                 return row
     names = [str(row.get("name")) for row in rows]
+    raise CommandFailed(
+        "not_found", f"there is no deployment {wanted}; deployments: {some_of(names)}"
+    )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first few names, for a sentence; ``none`` where there are none."""
     more = ", …" if len(names) > NAMES_SHOWN_MAX else ""
-    known = ", ".join(names[:NAMES_SHOWN_MAX]) + more if names else "none"
-    raise CommandFailed("not_found", f"there is no deployment {wanted}; deployments: {known}")
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more if names else "none"
 
 
 def split_instance(text: str) -> tuple[str, int]:

@@ -220,6 +220,17 @@ def test_changes_of_a_host_go_by_its_id_and_can_be_repeated(management, bench):
     assert one.fields == {"action": "undrain"}
 
 
+@pytest.mark.parametrize("words", [("undrain", "host"), ("revoke", "host"), ("inspect", "host")])
+def test_a_name_that_no_host_has_is_told_with_those_that_there_are(management, bench, words):
+    management.reads[f"{PREFIX}/hosts"] = Says(200, {"hosts": [host(), host(name="b")]})
+    management.reads[f"{PREFIX}/hosts/aa"] = refusal("not_found", 404, message="No")
+
+    ran = bench.run(*words, "aa")
+
+    assert ran.status == 2
+    assert ran.errors == ["error [not_found]: there is no host aa; hosts: a, b"]
+
+
 def test_a_revocation_says_how_to_undo_it(management, bench):
     shows(management, host(state="revoked", instances=[held("uncertain")]))
     management.answers = [receipt("revoke")]

@@ -17,6 +17,7 @@ from capyctl.cli.paths import path_refused
 from capyctl.cli.progress import Progress
 from capyctl.cli.render import MISSING, record, summary, table
 from capyctl.cli.sending import send_host_change
+from capyctl.cli.snapshot import some_of
 from capyctl.client.requests import PREFIX
 
 Row = Mapping[str, Any]
@@ -189,7 +190,18 @@ def _own_host(client: Client) -> str:
 
 
 def _host(client: Client, id_or_name: str) -> dict[str, Any]:
-    return client.read(f"/hosts/{quote(id_or_name, safe='')}")
+    """The machine with this id or name.
+
+    Raises:
+        CommandFailed: ``not_found``, naming what there is.
+    """
+    try:
+        return client.read(f"/hosts/{quote(id_or_name, safe='')}")
+    except CommandFailed as failure:
+        if failure.code == "not_found":
+            names = [str(row.get("name")) for row in client.read("/hosts")["hosts"]]
+            failure.message = f"there is no host {id_or_name}; hosts: {some_of(names)}"
+        raise
 
 
 def _wait_drained(call: Call, client: Client, host: dict[str, Any]) -> dict[str, Any]:
