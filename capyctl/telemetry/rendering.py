@@ -32,7 +32,8 @@ WITHHELD = "withheld: the reason mentions a credential; see the log of the machi
 
 HINTS: Mapping[str, str] = {
     "insufficient_device_memory": (
-        "Stop or park another model on this GPU, start with --evict, or give the model less memory."
+        "Give the model less memory where it needs more than the limit; else stop or park another "
+        "model on this GPU, or start with --evict."
     ),
     "insufficient_memory": (
         "Free host memory, stop another model, or lower the model's memory request."

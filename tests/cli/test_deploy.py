@@ -209,14 +209,21 @@ def test_a_conflict_with_a_name_of_another_deployment_is_told_as_it_is(managemen
     assert ran.err.splitlines()[-1] == "error [route_conflict]: No"
 
 
-def test_a_start_without_room_says_that_the_deployment_is_there(management, bench, document):
+@pytest.mark.parametrize(
+    ("message", "more"),
+    [
+        ("No room; `--evict` would help", "; `capyctl start deployment m` takes --evict"),
+        ("No room: give the model less memory", ""),
+    ],
+)
+def test_a_start_without_room_says_that_the_deployment_is_there(
+    management, bench, document, message, more
+):
+    """And speaks of --evict where the refusal does: elsewhere it would not help."""
     management.snapshots = [snapshot(deployment(name="m"))]
-    management.answers = [Says(202, receipt()), refusal("capacity_blocked", 503, message="No room")]
+    management.answers = [Says(202, receipt()), refusal("capacity_blocked", 503, message=message)]
 
     ran = bench.run("deploy", "model", "--file", str(document), "--activate")
 
     assert ran.status == 4
-    assert ran.errors == [
-        "error [capacity_blocked]: No room. m is deployed, not started; "
-        "`capyctl start deployment m` takes --evict"
-    ]
+    assert ran.errors == [f"error [capacity_blocked]: {message}. m is deployed, not started{more}"]

@@ -141,10 +141,10 @@ def _activate(call: Call, start: Start, receipt: Row, deployment: Row) -> int:
         if failure.code != "runtime_retained":
             if failure.code in _NO_ROOM:
                 name = deployment["name"]
-                failure.message += (
-                    f". {name} is deployed, not started; `capyctl start deployment {name}` takes "
-                    "--evict"
-                )
+                failure.message += f". {name} is deployed, not started"
+                # The refusal speaks of it only where it would help.
+                if "--evict" in failure.message:
+                    failure.message += f"; `capyctl start deployment {name}` takes --evict"
             raise
         action = {"deployment_id": deployment["id"], "operation_id": receipt["operation_id"]}
     receipt = {**receipt, **action}
