@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from capyctl.cli.failure import CommandFailed
+from capyctl.cli.suggesting import no_such_command
 
 COMMANDS = "capyctl.cli.commands"
 
@@ -16,7 +17,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = f"`{self.prog} --help` shows what there is"
-        raise CommandFailed("usage", f"{message}; {hint}")
+        below = _below(self)
+        if below is not None and message.endswith(f": {below.metavar}"):
+            message = f"`{self.prog}` needs one of {', '.join(below.choices)}"
+        joined = " " if message.endswith("?") else "; "
+        raise CommandFailed("usage", f"{message}{joined}{hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            raise argparse.ArgumentError(None, no_such_command(self.prog, value, action.choices))
+        super()._check_value(action, value)
+
+
+def _below(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Parser] | None:
+    found = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return next(found, None)
 
 
 class Leaves:

@@ -17,6 +17,7 @@ from capyctl.cli.failure import CommandFailed
 from capyctl.cli.grammar import build_parser, leaf_parsers
 from capyctl.cli.main import main
 from capyctl.cli.role_flags import FLAGS
+from capyctl.cli.suggesting import ELSEWHERE
 from capyctl.cli.surroundings import Surroundings
 from capyctl.config.named_settings import HOST_SETTINGS, SERVER_SETTINGS, STANDALONE_SETTINGS
 
@@ -91,6 +92,53 @@ def test_wrong_usage_is_a_refusal(words):
     assert (status, out) == (2, "")
     assert err.startswith("error [usage]: ")
     assert "--help` shows what there is" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("stop chat", "capyctl stop deployment chat"),
+        ("start chat", "capyctl start deployment chat"),
+        ("status chat", "capyctl status deployment chat"),
+        ("logs chat/0", "capyctl logs deployment chat/0"),
+        ("drain gpu-box", "capyctl drain host gpu-box"),
+        ("deploy chat.yaml", "capyctl deploy model --file chat.yaml"),
+        ("start standlone", "capyctl start standalone"),
+        ("list deployment", "capyctl list deployments"),
+        ("list models", "capyctl list deployments"),
+        ("stauts", "capyctl status"),
+        ("ps", "capyctl list deployments"),
+        ("run chat", "capyctl deploy model"),
+        ("serve", "capyctl start standalone"),
+        ("apply x", "capyctl deploy model"),
+        ("rm chat", "capyctl delete deployment"),
+        ("version", "capyctl --version"),
+        ("help", "capyctl --help"),
+    ],
+)
+def test_what_is_no_command_is_told_with_what_was_probably_meant(words, meant):
+    status, _, err = run(*words.split())
+
+    assert status == 2
+    assert f"did you mean `{meant}`?" in err
+    assert "invalid choice" not in err
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "things")])
+def test_what_an_action_takes_is_told_where_nothing_is_near(words):
+    assert "hosts, deployments, engines" in run(*words)[2]
+
+
+@pytest.mark.parametrize("words", ["doctor gpu-box", "init gpu-box", "fly x", "engine chat"])
+def test_nothing_is_guessed_that_would_be_refused_as_well(words):
+    assert "did you mean" not in run(*words.split())[2]
+
+
+def test_every_word_of_another_program_leads_to_a_command():
+    known = {name for name, _ in leaf_parsers(build_parser())}
+
+    for meant in ELSEWHERE.values():
+        assert f"capyctl {meant}" in known or meant in ("--help", "--version")
 
 
 @pytest.mark.parametrize("asked", [("--json",), ("--format", "json"), ("--format=json",)])
