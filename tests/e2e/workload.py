@@ -65,11 +65,11 @@ class Workload:
             thread.start()
             self._threads.append(thread)
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = 30.0) -> None:
         """No new work; waits for what is under way."""
         self._over.set()
         for thread in self._threads:
-            thread.join(30.0)
+            thread.join(within_s)
             assert not thread.is_alive(), "a client hangs"
         assert not self.problems, self.problems
 

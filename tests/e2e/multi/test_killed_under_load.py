@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -29,14 +30,24 @@ HOSTS = ("a", "b")
 ROUNDS = 10
 GONE_S_MAX = 6.0
 """Longer than it takes until a host is lost."""
+WAIT = "30s"
+STOP_S_MAX = 60.0
 ENGINES = {"load_s": 0.1, "park_s": 0.05, "wake_s": 0.05}
+
+
+class Impatient(Workload):
+    """Its requests wait for a model in line no longer than a round has time for."""
+
+    def _replaced(self, model: Model, rng: random.Random) -> dict[str, Any]:
+        return {**model.document, "instances": rng.choice((1, 2))}
 
 
 def models(made: Fleet) -> list[Model]:
     found = []
     for name, mib in MIB_OF.items():
-        document = {"name": name, "engine": "vllm", "model": name}
-        id = made.server.create(name, mib, instances=2 if name == "small" else 1)
+        document = {"name": name, "engine": "vllm", "model": name, "request_deadline": WAIT}
+        count = 2 if name == "small" else 1
+        id = made.server.create(name, mib, instances=count, request_deadline=WAIT)
         found.append(Model(id, document))
     for model in found:
         made.server.wait_measured(model.id, len(HOSTS))
@@ -190,13 +201,13 @@ def test_nothing_is_lost_and_nothing_is_left(tmp_path, seed):
         server = made.server
         playing, sent = models(made), []
         for round in range(ROUNDS):
-            work = Workload(server, playing, seed=seed * 1000 + round)
+            work = Impatient(server, playing, seed=seed * 1000 + round)
             work.start()
             pause(rng, 1.5)
             fault = rng.choice(FAULTS)
             print(f"-- round {round}: {fault.__name__}")
             fault(made, rng)
-            work.stop()
+            work.stop(STOP_S_MAX)
             if server.process is None:
                 server.start()
             for host in made.hosts.values():
