@@ -11,6 +11,7 @@ from capyctl.daemon.detecting import MachineUnusable
 from capyctl.domain.devices import MachineShape, MemoryDomain, MemoryKind
 from capyctl.domain.units import gib
 from capyctl.ledger.limits import CARD_RESERVE_BYTES_MIN, CARD_RESERVE_PERCENT
+from capyctl.simulated.document import is_simulated_gpu
 
 MISMATCH = "device_policy_mismatch"
 
@@ -50,9 +51,17 @@ def _check_gpus(shape: MachineShape, settings: HostSettings) -> None:
             there = "there is none" if found is None else f"there is {found}"
             raise MachineUnusable(
                 MISMATCH,
-                f"resource_policy.devices.{name}: {uuid} is stated, and {there}: state the GPU "
-                "that is in this machine, or run `capyctl init host` again",
+                f"resource_policy.devices.{name}: {uuid} is stated, and {there}: {_advice(uuid)}",
             )
+
+
+def _advice(stated: str) -> str:
+    if is_simulated_gpu(stated):
+        return (
+            "it is a simulated one: start with --simulate and the machine that `capyctl init host` "
+            "had"
+        )
+    return "state the GPU that is in this machine, or run `capyctl init host` again"
 
 
 def _limited(domain: MemoryDomain, policies: Mapping[str, DomainPolicy]) -> MemoryDomain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ class SimulatedGpu:
     @property
     def uuid(self) -> str:
         return f"GPU-51e0{self.index:04x}-0000-4000-8000-000000000000"
+
+
+def is_simulated_gpu(uuid: str) -> bool:
+    """Whether it is the UUID of a simulated GPU; no real one is like these."""
+    return re.fullmatch(r"GPU-51e0[0-9a-f]{4}-0000-4000-8000-0{12}", uuid) is not None
 
 
 @attrs.frozen(kw_only=True)

@@ -56,6 +56,21 @@ def test_what_others_hold_comes_out_of_a_card_s_reserve(tmp_path):
     assert found.domains[1].free_reserve_bytes == GIB
 
 
+def test_a_document_of_a_simulated_machine_is_started_with_simulate(tmp_path):
+    simulated = parse_simulate("gpus=1").gpus[0].uuid
+    stated = settings(
+        tmp_path,
+        f"{SYSTEM}, {GPU0}",
+        f"gpu0: {{domain: gpu0, physical_gpu_uuid: {simulated}}}",
+    )
+
+    with pytest.raises(MachineUnusable) as refused:
+        limited(shape_of(tmp_path, "gpus=0,ram=64GiB"), stated)
+
+    assert "start with --simulate" in str(refused.value)
+    assert "init host" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("domains", "devices", "words"),
     [
