@@ -11,7 +11,11 @@ from pathlib import Path
 
 import attrs
 
-from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
+from capyctl.config.owner_files import (
+    OwnerFileUnusable,
+    read_owner_file,
+    write_new_owner_file,
+)
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 
 TOKEN_BYTES = 32
@@ -54,7 +58,8 @@ def ensure_credentials(state_root: Path, role: str = "standalone") -> Credential
         made = {name: secrets.token_urlsafe(TOKEN_BYTES) for name in _NAMES}
         lines = "".join(f"{name}: {secret}\n" for name, secret in made.items())
         # One a line, as scripts that look for them with `sed` expect it.
-        write_owner_file(path, json.dumps(made, indent=2) + "\n" if role == "server" else lines)
+        text = json.dumps(made, indent=2) + "\n" if role == "server" else lines
+        write_new_owner_file(path, text)  # Not over those of another command at the same time.
     return read_credentials(state_root, role)
 
 

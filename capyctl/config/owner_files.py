@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _GROUP_OR_OTHERS = 0o077
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Of a file system without them, as on a memory stick."""
+_ALONE_TRIES_MAX = 400
+_ALONE_EVERY_S = 0.005
+"""Together 2 s. A command that was halted while it wrote holds nobody up for longer."""
 
 
 class OwnerFileUnusable(Exception):
@@ -59,8 +66,9 @@ def write_owner_file(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; what was there before still is.
     """
-    os.replace(_written_beside(path, text), path)
-    sync_folder(path.parent)
+    with _alone_in(path.parent) as folder:
+        os.replace(_written_beside(path, text), path)
+        os.fsync(folder)
 
 
 def write_new_owner_file(path: Path, text: str) -> bool:
@@ -69,25 +77,47 @@ def write_new_owner_file(path: Path, text: str) -> bool:
     Raises:
         OSError: it cannot be written; nothing is there.
     """
-    if os.path.lexists(path):
-        return False
-    fresh = _written_beside(path, text)
-    try:
-        os.link(fresh, path)  # Unlike a rename it takes nothing's place.
-    except FileExistsError:
-        return False
-    except OSError as problem:
-        if problem.errno not in _NO_LINKS:
-            raise
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with _alone_in(path.parent) as folder:
+        if os.path.lexists(path):
+            return False
+        fresh = _written_beside(path, text)
+        try:
+            os.link(fresh, path)  # Unlike a rename it takes nothing's place.
+        except FileExistsError:
+            return False
+        except OSError as problem:
+            if problem.errno not in _NO_LINKS:
+                raise
+            os.replace(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        os.fsync(folder)
     return True
 
 
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[int]:
+    """The folder's descriptor. Others who write here wait: two commands at once would take each
+    other's unfinished file. A process that dies lets go.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for _ in range(_ALONE_TRIES_MAX):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_ALONE_EVERY_S)
+            except OSError:
+                break  # A file system without locks.
+            else:
+                break
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _written_beside(path: Path, text: str) -> Path:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -96,16 +126,3 @@ def _written_beside(path: Path, text: str) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return fresh
-
-
-def sync_folder(folder: Path) -> None:
-    """Make durable which files ``folder`` has.
-
-    Raises:
-        OSError: it cannot be opened or synced.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -42,6 +42,23 @@ def test_they_are_made_once_and_owner_only(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["credentials"]
 
 
+@pytest.mark.parametrize("role", ["standalone", "server"])
+def test_two_commands_that_make_them_at_once_go_by_the_same(tmp_path, monkeypatch, role):
+    """One that runs by others than the file's would refuse everybody who reads it."""
+    others = []
+
+    def both(count):
+        if not others:
+            others.append(None)
+            others[0] = ensure_credentials(tmp_path, role)
+        return f"{'x' * count}{next(numbers)}"
+
+    numbers = iter(range(9))
+    monkeypatch.setattr("capyctl.config.credentials.secrets.token_urlsafe", both)
+
+    assert ensure_credentials(tmp_path, role) == others[0] == read_credentials(tmp_path, role)
+
+
 def test_they_are_not_shown(tmp_path):
     found = ensure_credentials(tmp_path)
 

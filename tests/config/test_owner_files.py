@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 
@@ -90,6 +91,36 @@ def test_a_new_one_that_a_crash_broke_off_is_not_there(tmp_path, monkeypatch, st
     assert not path.exists()
 
     assert write_new_owner_file(path, "whole")
+
+
+@pytest.mark.parametrize("write", [write_owner_file, write_new_owner_file])
+@pytest.mark.parametrize("step", ["open", "fsync"])
+def test_two_who_write_at_once_do_not_take_each_others_file(tmp_path, monkeypatch, write, step):
+    """The other one comes while the first has written half, or all but the name."""
+    path = tmp_path / "identity" / "secret"
+    real, others, failed = getattr(os, step), [], []
+
+    def other():
+        try:
+            write(path, "other")
+        except OSError as problem:
+            failed.append(problem)
+
+    def meanwhile(*args, **more):
+        found = real(*args, **more)
+        if not others and (step == "fsync" or str(args[0]).endswith(".new")):
+            others.append(threading.Thread(target=other))
+            others[0].start()
+            others[0].join(0.2)
+        return found
+
+    monkeypatch.setattr(os, step, meanwhile)
+    write(path, "ours")
+    others[0].join()
+
+    assert not failed
+    assert path.read_text() == ("other" if write is write_owner_file else "ours")
+    assert [entry.name for entry in path.parent.iterdir()] == ["secret"]
 
 
 def make_loose(path):
