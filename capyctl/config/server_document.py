@@ -32,7 +32,9 @@ BOOTSTRAP = "127.0.0.1:7444"
 CONTROL = "127.0.0.1:7445"
 SUSPEND_S_MIN = 1.0
 LOST_S_MAX = 3600.0
-_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_AUTHORITY = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*\.?)(:[0-9]{{1,5}})?")
+"""Names as they can be looked up: of others Python's own look-up raises UnicodeError."""
 
 
 class ServerListener(Closed):

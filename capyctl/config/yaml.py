@@ -149,7 +149,12 @@ def _map(node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
 
 
 def _text(text: str, path: str) -> str:
-    """Escaped surrogate pairs as the characters they stand for, as JSON has it."""
+    """Escaped surrogate pairs as the characters they stand for, as JSON has it.
+
+    No path, argument or variable can hold a NUL character.
+    """
+    if "\0" in text:
+        raise _Refusal(ProblemClass.UNSUPPORTED, path, "NUL characters are not accepted")
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from capyctl.config.owner_files import OwnerFileUnusable, read_owner_file, write_owner_file
+from capyctl.config.server_document import split_url
 from capyctl.domain.ids import HostId
 from capyctl.link.certificates import (
     BadCertificate,
@@ -190,4 +191,9 @@ def _fields(body: bytes) -> dict[str, str]:
         raise BadCertificate("host.json is damaged")
     if not all(isinstance(value, str) for value in found.values()):
         raise BadCertificate("host.json is damaged")
+    for name in ("bootstrap_address", "control_address"):
+        try:
+            split_url(found[name])
+        except ValueError as problem:
+            raise BadCertificate(f"host.json is damaged: {name}: {problem}") from problem
     return dict(found)

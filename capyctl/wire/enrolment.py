@@ -20,7 +20,8 @@ JOIN_PATH = "/bootstrap/v1/join"
 _Ulid = Annotated[str, Field(pattern="^[0-9A-HJKMNP-TV-Z]{26}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
-_URL = rf"^https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):{_PORT}$"
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_URL = rf"^https://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*\.?):{_PORT}$"
 _Url = Annotated[str, Field(pattern=_URL, max_length=300)]
 _Secret = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{43}$")]
 _Pem = Annotated[str, Field(max_length=8192)]

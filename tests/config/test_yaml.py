@@ -11,10 +11,11 @@ from capyctl.config.problems import InvalidDocument
 from capyctl.config.yaml import read_scalar, read_text, read_yaml
 
 KEYS = st.text(st.characters(codec="ascii", categories=["L", "Nd"]), min_size=1)
-SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text()
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9)
+SCALARS |= st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 # A writer of YAML 1.1 leaves texts such as 0E0 bare, which are numbers in 1.2.
 WORDS = st.none() | st.booleans() | st.integers(-(10**9), 10**9)
-WORDS |= st.text(st.characters(exclude_categories=["Nd", "Cs"]))
+WORDS |= st.text(st.characters(exclude_characters="\0", exclude_categories=["Nd", "Cs"]))
 WRITTEN = st.dictionaries(
     KEYS, st.recursive(WORDS, lambda v: st.lists(v) | st.dictionaries(KEYS, v), max_leaves=10)
 )
@@ -89,6 +90,9 @@ def test_plain_scalars_are_those_of_yaml_1_2(text, value):
         ("a: [1", "not valid YAML at line"),
         ("a: 1e999", "too large"),
         ('a: "\\ud800"', "surrogate"),
+        ('a: {b: "/srv\\0x"}', "`a.b`: NUL"),
+        ('a: ["\\x00"]', "`a[0]`: NUL"),
+        ('a: {"\\0": 1}', "`a`: NUL"),
         ("a: " + "[" * 70 + "]" * 70, "64 levels"),
         ("a: " + "[" * 1000 + "]" * 1000, "64 levels"),
     ],

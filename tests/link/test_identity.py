@@ -62,6 +62,8 @@ def test_it_is_read_as_it_was_written(ours, tmp_path):
         ("host.json", lambda path: path.write_text("{}")),
         ("host.json", lambda path: path.write_text("[" * 9999)),
         ("host.json", lambda path: path.write_text(path.read_text().replace(A, B))),
+        ("host.json", lambda path: path.write_text(path.read_text().replace(":7445", ":x"))),
+        ("host.json", lambda path: path.write_text(path.read_text().replace("r.test:7444", "..a"))),
         ("host.json", lambda path: path.chmod(0o604)),
     ],
 )

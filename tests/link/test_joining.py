@@ -256,7 +256,10 @@ async def test_a_server_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("field", ["bootstrap_address", "control_address"])
-@pytest.mark.parametrize("where", ["x", "x:", "x:7445x", "x:0", "x:65536", "[x:1", "a:b:1"])
+@pytest.mark.parametrize(
+    "where",
+    ["x", "x:", "x:7445x", "x:0", "x:65536", "[x:1", "a:b:1", "a..b:1", ".:1", f"{'a' * 64}.b:1"],
+)
 async def test_an_address_that_nobody_can_dial_is_seen_before_anything_is_used(
     tmp_path, field, where
 ):
