@@ -58,8 +58,8 @@ def _check_gpus(shape: MachineShape, settings: HostSettings) -> None:
 def _advice(stated: str) -> str:
     if is_simulated_gpu(stated):
         return (
-            "it is a simulated one: start with --simulate and the machine that `capyctl init host` "
-            "had"
+            "the document is of a simulated machine; start with --simulate and what `capyctl init "
+            "host` had for it"
         )
     return "state the GPU that is in this machine, or run `capyctl init host` again"
 
