@@ -1,7 +1,7 @@
 """Heads that were parsed before: a connection's requests differ in their length, and little else.
 
-The key is a whole head but for the digits of its Content-Length, so what is found is what
-parsing would find.
+The key is a whole head with 1 for the digits of its Content-Length, so what is found is what
+parsing would find: no head without digits there can have such a key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEADS_MAX = 512
 KEPT_HEAD_BYTES_MAX = 2048
 """Larger heads are parsed each time."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})(?=\r\n)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})(?=[ \t]*\r\n)", re.IGNORECASE)
 
 Head = TypeVar("Head", RequestHead, AnswerHead)
 
@@ -80,4 +80,4 @@ def _without_length(head: bytes) -> tuple[bytes, int | None]:
     found = _LENGTH.search(head)
     if found is None:
         return head, None
-    return head[: found.start(1)] + head[found.end(1) :], int(found.group(1))
+    return head[: found.start(1)] + b"1" + head[found.end(1) :], int(found.group(1))

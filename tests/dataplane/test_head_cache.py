@@ -43,6 +43,39 @@ def test_a_malformed_head_is_refused_each_time(bad):
             heads.request(bad)
 
 
+BLANKS = ["", " ", "\t", " \t "]
+
+
+def framed(start: str, value: str) -> bytes:
+    return f"{start}\r\nHost: a\r\nContent-Length:{value}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("before", BLANKS)
+@pytest.mark.parametrize("after", BLANKS)
+def test_a_length_that_is_empty_is_refused_after_heads_that_have_one(before, after):
+    """Read as 0, its body would be taken for the next request."""
+    heads = HeadCache(headers_max=10)
+    for length in ("5", "70"):
+        heads.request(framed("POST / HTTP/1.1", f"{before}{length}{after}"))
+        heads.answer(framed("HTTP/1.1 200 OK", f"{before}{length}{after}"))
+    for blank in {*BLANKS, before + after}:
+        for _ in range(2):
+            with pytest.raises(BadHead):
+                heads.request(framed("POST / HTTP/1.1", blank))
+            with pytest.raises(ValueError):
+                heads.answer(framed("HTTP/1.1 200 OK", blank))
+
+
+@pytest.mark.parametrize("before", BLANKS)
+@pytest.mark.parametrize("after", BLANKS)
+def test_a_length_may_have_blanks_around_it(before, after):
+    heads = HeadCache(headers_max=10)
+    for length in (5, 70, 5):
+        value = f"{before}{length}{after}"
+        assert heads.request(framed("POST / HTTP/1.1", value))[1] == length
+        assert heads.answer(framed("HTTP/1.1 200 OK", value))[1] == length
+
+
 def test_lengths_that_are_not_told():
     heads = HeadCache(headers_max=10)
     head, length = heads.request(b"GET / HTTP/1.1\r\nHost: a\r\nA: content-length: 7\r\n\r\n")
