@@ -93,6 +93,52 @@ def test_status_says_that_inference_asks_for_no_key(management, bench, address, 
     assert (found["inference"], found["inference_authentication"]) == (address, "none")
 
 
+def machine(name, reason=None, **changes):
+    away = {} if reason is None else {"ineligible_reason": reason}
+    return {"name": name, "state": "online", "eligible": reason is None, **away, **changes}
+
+
+@pytest.mark.parametrize(
+    ("machines", "said"),
+    [
+        ([machine("a")], None),
+        ([machine("a", "draining", draining=True)], "0 of 1 take models: a draining"),
+        (
+            [machine("a"), machine("b", "offline"), machine("c", "draining", draining=True)],
+            "1 of 3 take models: b offline, c draining",
+        ),
+    ],
+)
+def test_status_names_machines_that_take_nothing(management, bench, machines, said):
+    management.reads["/management/v1/hosts"] = Says(200, {"hosts": machines})
+
+    lines = bench.run("status").out.splitlines()
+
+    assert [line for line in lines if line.startswith("  Machines")] == (
+        [] if said is None else [f"  Machines         {said}"]
+    )
+
+
+def test_status_tells_how_a_drain_of_the_one_machine_ends(management, bench):
+    drained = machine("a", "draining", draining=True)
+    management.reads["/management/v1/hosts"] = Says(200, {"hosts": [drained]})
+
+    ran = bench.run("status")
+    found = json.loads(bench.run("status", "--json").out)
+
+    assert "draining: a; `capyctl undrain standalone` ends that" in ran.out.splitlines()
+    assert found["hosts"] == [drained]
+
+
+def test_status_of_a_role_that_cannot_tell_of_machines_now(management, bench):
+    management.reads["/management/v1/hosts"] = refusal("queue_full", 429)
+
+    ran = bench.run("status")
+
+    assert ran.status == 0
+    assert "Machines" not in ran.out
+
+
 def test_status_says_what_was_chosen_and_why(management, bench):
     chosen = {
         "context": {"length": 8192, "running_limit": 2, "warning": "it does not fit"},

@@ -10,16 +10,18 @@ from urllib.parse import quote
 
 from capyctl.cli.call import Call
 from capyctl.cli.client import Client
+from capyctl.cli.failure import CommandFailed
 from capyctl.cli.render import MISSING, cell, record, seconds, summary, table
 from capyctl.cli.role import recorded
 from capyctl.cli.sending import read_snapshot
-from capyctl.cli.snapshot import NEVER_MEASURED, Row, find_deployment
+from capyctl.cli.snapshot import NEVER_MEASURED, Row, find_deployment, some_of
 
 WATCH_S = 1.0
 GIB = 1 << 30
 _LIST = ("NAME", "STATE", "READY", "REVISION", "HOSTS")
 _STATUS = ("NAME", "STATE", "READY", "REVISION", "STARTUP", "INITIALIZE", "LAST OPERATION")
 _INSTANCES = ("INSTANCE", "HOST", "STATE", "LIFECYCLE", "DEVICES", "LAST ERROR")
+_OF_HOSTS = ("name", "state", "eligible", "ineligible_reason", "draining")
 _OPERATIONS = {
     "managed_configuration_create": "create",
     "managed_configuration_replace": "replace",
@@ -50,12 +52,14 @@ def status(call: Call) -> int:
     role = client.role
     inference = recorded(role.state_root, "inference-address")
     authentication = recorded(role.state_root, "inference-authentication")
+    hosts = _hosts_of(client)
     value = {
         "management": str(role.address),
         "inference": inference,
         "inference_authentication": authentication,
         "state_dir": str(role.state_root),
         "session_epoch": snapshot.get("session_epoch"),
+        "hosts": [{name: row[name] for name in _OF_HOSTS if name in row} for row in hosts],
         "deployments": rows,
     }
     head = summary(
@@ -65,13 +69,32 @@ def status(call: Call) -> int:
             ("Management", role.address),
             ("Inference", f"{inference} (no key)" if authentication == "none" else inference),
             ("State directory", role.state_root),
+            *_machines(hosts),
         ],
     )
+    draining = [str(row["name"]) for row in hosts if row.get("draining")]
+    if draining:
+        whom = "standalone" if role.kind == "standalone" else "host NAME"
+        head += f"\ndraining: {some_of(draining)}; `capyctl undrain {whom}` ends that"
     if authentication == "none" and inference is not None and _is_open(inference):
         head += f"\ninference: unauthenticated on {inference}"
     shown = _table(client.with_host_names(rows))
     call.show(value, f"{head}\n\n{_with_warnings(shown, rows)}" if rows else head)
     return 0
+
+
+def _hosts_of(client: Client) -> list[Row]:
+    """The role's machines; none where it cannot tell of them at this moment."""
+    with contextlib.suppress(CommandFailed):
+        return list(client.read("/hosts")["hosts"])
+    return []
+
+
+def _machines(hosts: list[Row]) -> list[tuple[str, str]]:
+    """A line of those that take nothing; none where every one does."""
+    away = [f"{row['name']} {row.get('ineligible_reason')}" for row in hosts if not row["eligible"]]
+    taking = len(hosts) - len(away)
+    return [("Machines", f"{taking} of {len(hosts)} take models: {some_of(away)}")] if away else []
 
 
 def status_deployment(call: Call) -> int:
