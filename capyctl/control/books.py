@@ -137,7 +137,7 @@ class Books:
 
         1. A charge whose instance holds nothing any more, or never took it, goes.
         2. A charge follows the phase that its instance's record shows.
-        3. A request that its instance still has is in line; another one is not.
+        3. A request that its instance still has is in line, as its record has it; no other is.
         """
         known = {one.id: one for mine in directory.instances.values() for one in mine.values()}
         for id, entry in list(self.ledger.entries.items()):
@@ -146,7 +146,9 @@ class Books:
         self.line = {ask: w for ask, w in self.line.items() if ask in asks}
         granted = {entry.ask for entry in self.ledger.entries.values()}
         for ask, one in asks.items():
-            if ask not in self.line and ask not in granted:
+            if ask in self.line:
+                self.line[ask].reserve = reserve_for(one)
+            elif ask not in granted:
                 self.line[ask] = Waiting(reserve=reserve_for(one))
 
 

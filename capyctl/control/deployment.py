@@ -33,6 +33,7 @@ from capyctl.machines.recovering import lost_messages
 from capyctl.machines.replacing import decide_replace
 from capyctl.machines.setting_off import Accepted
 from capyctl.machines.start_action import NeedFit
+from capyctl.machines.widening import more_places_for
 from capyctl.messages import deployment as m
 from capyctl.messages.catalogue import ClaimRoutes, Deleted, KeepRoutes
 from capyctl.messages.placement import AskFit
@@ -364,6 +365,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
                 # Begun, or not to be begun; only an unmeasured model still owes an answer.
                 if self.data.checkpoint.state is not DigestState.PENDING:
                     self._wanted = False
+                for index, message in more_places_for(self.picture()):
+                    self._world.tell(self._instance_ref(index), message)
                 return
             if not await self._store_quietly(step):
                 return

@@ -23,7 +23,7 @@ from capyctl.machines.starting import HOST_GATE
 from capyctl.machines.table import Step
 from capyctl.messages import instance as m
 from capyctl.messages.deployment import InstanceChanged
-from capyctl.messages.placement import AskPark, Charge, EvictionFailed, Free, Withdraw
+from capyctl.messages.placement import AskPark, Charge, EvictionFailed, Free, Widen, Withdraw
 
 OnHost: TypeAlias = (
     e.Prepare | e.Discard | e.Run | e.Watch | e.Prove | e.ParkEngine | e.WakeEngine | e.EndEngine
@@ -156,6 +156,7 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
             case (
                 e.AskMemory()
                 | e.WithdrawMemory()
+                | e.WidenMemory()
                 | e.ChargePhase()
                 | e.AskParkRoom()
                 | e.FreeMemory()
@@ -223,13 +224,20 @@ class InstanceActor(Actor[m.InstanceMessage | Answer]):
 
     def _perform_memory(
         self,
-        effect: e.AskMemory | e.WithdrawMemory | e.ChargePhase | e.AskParkRoom | e.FreeMemory,
+        effect: e.AskMemory
+        | e.WithdrawMemory
+        | e.WidenMemory
+        | e.ChargePhase
+        | e.AskParkRoom
+        | e.FreeMemory,
     ) -> None:
         match effect:
             case e.AskMemory():
                 self._tell_placement(reserve_for(self.one))
             case e.WithdrawMemory(ask):
                 self._tell_placement(Withdraw(ask=ask, instance=self.id))
+            case e.WidenMemory(ask):
+                self._tell_placement(Widen(ask=ask, candidates=reserve_for(self.one).candidates))
             case e.ChargePhase(held):
                 charges = held.charges
                 self._tell_placement(Charge(instance=self.id, phase=held.phase, charges=charges))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import attrs
 import trio
 
 from actors import Actor, Ref
@@ -92,6 +93,8 @@ class PlacementActor(Actor[m.PlacementMessage]):
         match message:
             case m.Reserve():
                 self._books.line[message.ask] = Waiting(reserve=message)
+            case m.Widen():
+                self._widen(message)
             case m.Withdraw():
                 await self._withdraw(message)
             case m.Charge():
@@ -123,7 +126,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
         if isinstance(message, m.HostEligible):
             await self._serve_line()  # Others may have to be told that nothing is left to wait for.
             return
-        fresh = message.ask if isinstance(message, m.Reserve) else None
+        fresh = message.ask if isinstance(message, m.Reserve | m.Widen) else None
         await self._serve_line(touched | self._about(message), fresh=fresh)
 
     def _about(self, message: m.PlacementMessage) -> set[HostId]:
@@ -133,7 +136,7 @@ class PlacementActor(Actor[m.PlacementMessage]):
                 return set(self._books.turns)
             case m.HostPublished(host=host) | m.HostEligible(host=host):
                 return {host}
-            case m.Reserve() | m.AskFit() | m.AskPark() | m.Sampled():
+            case m.Reserve() | m.Widen() | m.AskFit() | m.AskPark() | m.Sampled():
                 return set()
             case _:
                 entry = self._books.ledger.entries.get(message.instance)
@@ -270,6 +273,11 @@ class PlacementActor(Actor[m.PlacementMessage]):
         if ref is not None:
             answer = answer_fit(message, self._outlook, self._books.foreign, self._fresh_switch)
             self._world.tell(ref, answer)
+
+    def _widen(self, message: m.Widen) -> None:
+        waiting = self._books.line.get(message.ask)
+        if waiting is not None:
+            waiting.reserve = attrs.evolve(waiting.reserve, candidates=message.candidates)
 
     # -- changes of those who hold memory ----------------------------------------------------
 

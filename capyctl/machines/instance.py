@@ -172,6 +172,13 @@ class WithdrawMemory:
 
 
 @attrs.frozen
+class WidenMemory:
+    """Tell placement that what is in line may go elsewhere too."""
+
+    ask: str
+
+
+@attrs.frozen
 class ChargePhase:
     """Tell placement that the charge is now this. Never larger than before."""
 
@@ -331,6 +338,7 @@ class NoDeadline:
 Effect: TypeAlias = (
     AskMemory
     | WithdrawMemory
+    | WidenMemory
     | ChargePhase
     | AskParkRoom
     | FreeMemory

@@ -15,6 +15,7 @@ from capyctl.machines import parking as p
 from capyctl.machines import resume as r
 from capyctl.machines import starting as s
 from capyctl.machines import stopping as d
+from capyctl.machines import widening as w
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.table import Edge, Ignored, Moment, Step, Table, to, walk
 from capyctl.messages import instance as m
@@ -48,6 +49,7 @@ _OTHER_DEADLINE: dict[type, Edge[Instance] | Ignored] = {
 _ANYWHERE: dict[type, Edge[Instance] | Ignored] = {
     m.Mark: to(*InstanceState, by=d.mark),
     m.Abandon: to(*InstanceState, by=x.abandon),
+    m.MorePlaces: Ignored("it has a place, wants none, or asks for one by its next order"),
     m.RetryDue: Ignored("the pause was for an attempt that is no more"),
 }
 _NO_EVICT: dict[type, Edge[Instance] | Ignored] = {m.Evict: to(*InstanceState, by=p.cannot_evict)}
@@ -120,6 +122,7 @@ TABLE: Table[Instance] = {
     },
     QUEUED: {
         **_ANYWHERE,
+        m.MorePlaces: to(QUEUED, by=w.more_places),
         **_ON_NO_HOST,
         **_NO_EVICT,
         **_NO_PARK,

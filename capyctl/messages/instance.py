@@ -90,6 +90,19 @@ class Abandon:
 
 
 @attrs.frozen(kw_only=True)
+class MorePlaces:
+    """A start of this revision may also go to machines that were measured since.
+
+    From: the deployment. What they are, as in `StartOrder`.
+    """
+
+    revision: int
+    candidates: tuple[Candidate, ...]
+    files: ModelFiles | None
+    variants: tuple[HostVariant, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Mark:
     """Set or lift the operator's stop of this one instance. From: the deployment."""
 
@@ -343,6 +356,7 @@ InstanceMessage: TypeAlias = (
     | Park
     | Stop
     | Abandon
+    | MorePlaces
     | Mark
     | Evict
     | Reserved

@@ -28,6 +28,17 @@ class Reserve:
 
 
 @attrs.frozen(kw_only=True)
+class Widen:
+    """What is in line under ``ask`` may go to these places; it keeps its turn.
+
+    From: the instance. Nothing, where the request was answered meanwhile.
+    """
+
+    ask: str
+    candidates: tuple[Candidate, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Withdraw:
     """Never mind. Gives the memory back when the answer was already on its way."""
 
@@ -160,6 +171,7 @@ class HostEligible:
 
 PlacementMessage: TypeAlias = (
     Reserve
+    | Widen
     | Withdraw
     | AskPark
     | Charge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from capyctl.control.books import Books, entry_of, reserve_for
+from capyctl.control.books import Books, Waiting, entry_of, reserve_for
 from capyctl.control.directory import Directory
 from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import Entry, hold, open_ledger
@@ -75,4 +75,17 @@ def test_a_wake_that_was_given_up_and_asked_for_again_is_back_in_line_and_parked
     books = restarted(granted(Phase.WAKE), one)
 
     assert books.ledger.entries[one.id].phase is Phase.PARKED
+    assert [w.reserve for w in books.line.values()] == [reserve_for(one)]
+
+
+def test_who_is_in_line_is_there_with_the_places_of_its_record():
+    """News of more places may have gone down with the actor."""
+    one = instance(S.QUEUED)
+    books = Books(ledger=open_ledger((SHAPE,)))
+    books.line[ASK] = Waiting(reserve=attrs.evolve(reserve_for(one), candidates=()))
+    directory = Directory()
+    directory.instances[DEPLOYMENT] = {one.id.index: one}
+
+    books.reconcile(directory)
+
     assert [w.reserve for w in books.line.values()] == [reserve_for(one)]

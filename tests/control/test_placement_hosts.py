@@ -157,6 +157,27 @@ async def test_a_machine_counts_once_it_is_published(autojump_clock):
         assert granted(here.told(two)) == [B]
 
 
+async def test_who_is_in_line_takes_a_place_that_is_known_later_and_keeps_its_turn(autojump_clock):
+    async with bench() as here:
+        await here.reserve(0, 20, A)
+        first, second = await here.reserve(1, 20, A), await here.reserve(2, 20, A)
+        ask, places = (
+            f"ask{here.asks_count - 1}",
+            (*places_on(SHAPES[A], 20), *places_on(SHAPES[B], 20)),
+        )
+        here.told(first), here.told(second)
+
+        await here.tell(m.Widen(ask=ask, candidates=places))
+
+        assert granted(here.told(first)) == [B]
+        assert granted(here.told(second)) == []
+        # Answered meanwhile, or given up: nothing is held for a request that is no more.
+        for late in (ask, "never asked"):
+            await here.tell(m.Widen(ask=late, candidates=places))
+        assert list(here.books.line) == [f"ask{here.asks_count}"]
+        assert granted(here.told(first)) == []
+
+
 async def test_nothing_begins_on_a_machine_that_is_closed(autojump_clock):
     async with bench() as here:
         await here.closed(A, "draining")

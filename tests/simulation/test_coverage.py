@@ -44,6 +44,9 @@ RARE: dict[tuple[str, str], str] = {
         for state, message in sorted(all_edges())
         if message == "Abandon"
     },
+    ("queued", "MorePlaces"): "the one machine of these worlds is known before anything starts",
+    ("waking", "DeadlineReached"): "a wake is over long before its own deadline",
+    ("stopping", "LaunchNotPrepared"): "a start is rarely ended while its latch is being made",
     ("cleaning", "Mark"): MOVED_SINCE,
     ("cleaning", "Stop"): MOVED_SINCE,
 }
