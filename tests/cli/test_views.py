@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from tests.cli.fake_management import ID, Says, deployment, instance, refusal, snapshot
+from tests.cli.fake_management import (
+    API_KEY,
+    ID,
+    TOKEN,
+    Says,
+    deployment,
+    instance,
+    refusal,
+    snapshot,
+)
 
 CONTROLS = {"enabled": True, "warning": "sleep endpoints are mounted"}
 
@@ -119,14 +128,24 @@ def test_status_names_machines_that_take_nothing(management, bench, machines, sa
     )
 
 
-def test_status_tells_how_a_drain_of_the_one_machine_ends(management, bench):
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("server", ["draining: a; `capyctl undrain host NAME` ends that"]), ("standalone", [])],
+)
+def test_status_of_a_server_tells_how_a_drain_ends(management, bench, kind, said):
+    """A machine alone has it in its reason."""
+    if kind == "server":
+        identity = bench.state_root / "identity"
+        (identity / "credentials").unlink()
+        held = json.dumps({"api_key": API_KEY, "admin_token": TOKEN})
+        (identity / "server-credentials.json").write_text(held)
     drained = machine("a", "draining", draining=True)
-    management.reads["/management/v1/hosts"] = Says(200, {"hosts": [drained]})
+    management.reads["/management/v1/hosts"] = Says(200, {"hosts": [{"host_id": "h", **drained}]})
 
     ran = bench.run("status")
     found = json.loads(bench.run("status", "--json").out)
 
-    assert "draining: a; `capyctl undrain standalone` ends that" in ran.out.splitlines()
+    assert [line for line in ran.out.splitlines() if line.startswith("draining:")] == said
     assert found["hosts"] == [drained]
 
 

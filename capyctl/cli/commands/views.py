@@ -73,9 +73,9 @@ def status(call: Call) -> int:
         ],
     )
     draining = [str(row["name"]) for row in hosts if row.get("draining")]
-    if draining:
-        whom = "standalone" if role.kind == "standalone" else "host NAME"
-        head += f"\ndraining: {some_of(draining)}; `capyctl undrain {whom}` ends that"
+    # A machine alone says it in its reason.
+    if draining and role.kind == "server":
+        head += f"\ndraining: {some_of(draining)}; `capyctl undrain host NAME` ends that"
     if authentication == "none" and inference is not None and _is_open(inference):
         head += f"\ninference: unauthenticated on {inference}"
     shown = _table(client.with_host_names(rows))
