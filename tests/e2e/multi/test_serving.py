@@ -56,20 +56,20 @@ def test_instances_spread_over_hosts_and_a_drain_moves_them(tmp_path):
         assert server.hosts()[drained]["eligible"]
 
 
-ALL_OF_A_CARD_MIB = 8192
-"""Of KV cache, beside the weights: there is no room for two."""
+LARGE_MIB = 8192
+"""Of weights: two such models do not fit on a card, with what comes with them."""
 
 
 def test_a_start_in_line_goes_to_a_host_that_was_measured_later(tmp_path):
     with fleet(tmp_path, "a", "b") as made:
         server = made.server
-        full = server.create("full", ALL_OF_A_CARD_MIB, host="a")
+        full = server.create("full", LARGE_MIB, host="a")
         server.wait_measured(full, 1)
         server.do(full, "start")
         server.wait_all_ready(full)
         made.hosts["b"].kill()
         server.wait_host("b", "offline")
-        id = server.create("model", ALL_OF_A_CARD_MIB)
+        id = server.create("model", LARGE_MIB)
         server.wait_measured(id, 1)
         server.do(id, "preinitialize")
         wait_until(lambda: shown(server, id) == "queued", what="its only host is full")
