@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
+from capyctl.cli.commands.hosts import _new_owner_file
 from tests.cli.fake_management import (
     API_KEY,
     TOKEN,
@@ -134,6 +136,32 @@ def test_an_invitation_overwrites_nothing(management, bench, tmp_path):
     assert ran.status == 2
     assert management.changes == []
     assert file.read_text() == "mine"
+
+
+def test_what_an_invitation_that_was_killed_left_is_in_nobodys_way(management, bench, tmp_path):
+    file = tmp_path / "a.join"
+    file.touch()
+    made = {"host_name": "a", "expires_at_ms": "1792546900000", "document": "{}\n"}
+    management.answers = [Says(202, made)]
+
+    with _new_owner_file(tmp_path / "b.join"):  # One that runs.
+        busy = str(tmp_path / "b.join")
+        assert bench.run("invite", "host", "a", "--output", busy).status == 2
+    assert management.changes == []
+    assert bench.run("invite", "host", "a", "--output", str(file)).status == 0
+    assert file.read_text() == "{}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("b", path)])
+def test_an_invitation_takes_the_place_of_nothing_but_a_file(management, bench, tmp_path, make):
+    make(tmp_path / "a.join")
+
+    ran = bench.run("invite", "host", "a", "--output", str(tmp_path / "a.join"))
+
+    assert any("is there already" in line for line in ran.errors)
+    assert management.changes == []
+    assert [entry.name for entry in tmp_path.glob("*.join")] == ["a.join"]
 
 
 @pytest.mark.parametrize(

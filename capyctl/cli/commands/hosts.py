@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -274,6 +276,36 @@ def _at(milliseconds: object) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def _is_held(descriptor: int) -> bool:
+    """By a command that runs; from now on by this one."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # A file system without locks.
+    return False
+
+
+def _opened_new(path: Path) -> int:
+    """Raises FileExistsError: it is there, and is not what a command that was killed left empty."""
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as there:
+        try:
+            descriptor = os.open(path, flags)
+        except OSError:
+            raise there from None
+    facts = os.fstat(descriptor)
+    ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    if not ours or _is_held(descriptor) or os.fstat(descriptor).st_size:
+        os.close(descriptor)
+        raise FileExistsError
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 @contextlib.contextmanager
 def _new_owner_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Writes a file that only its owner reads; it is not there any more when the block fails.
@@ -282,9 +314,8 @@ def _new_owner_file(path: Path) -> Iterator[Callable[[str], None]]:
         CommandFailed: ``invalid_request``: it is there already; ``usage``: it cannot be there;
             ``internal``: the disk failed, after an invitation was made.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = _opened_new(path)
     except FileExistsError:
         raise CommandFailed(
             "invalid_request", f"{path} is there already; name another with --output"
