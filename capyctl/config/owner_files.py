@@ -121,8 +121,14 @@ def _written_beside(path: Path, text: str) -> Path:
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(fresh, flags, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as problem:
+        fresh.unlink(missing_ok=True)
+        # Of a write the system does not say which file it was.
+        raise OSError(problem.errno, problem.strerror or str(problem), str(path)) from problem
     return fresh

@@ -123,6 +123,23 @@ def test_two_who_write_at_once_do_not_take_each_others_file(tmp_path, monkeypatc
     assert [entry.name for entry in path.parent.iterdir()] == ["secret"]
 
 
+@pytest.mark.parametrize("write", [write_owner_file, write_new_owner_file])
+def test_a_disk_that_fails_is_named_by_the_file_and_nothing_is_left(tmp_path, monkeypatch, write):
+    """A write or sync fails without saying where."""
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(OSError, match="No space left") as failed:
+        write(tmp_path / "secret", "text")
+
+    assert failed.value.errno == errno.ENOSPC
+    assert failed.value.filename == str(tmp_path / "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
 def make_loose(path):
     path.write_text("x")
     path.chmod(0o640)
