@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import attrs
 from pydantic import BaseModel, ValidationError
 
+from capyctl.config.nearest import nearest
 from capyctl.config.problems import ConfigProblem, InvalidDocument, ProblemClass
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,7 +50,12 @@ def check(model: type[Model], document: object, *, what: str) -> Model:
     except ValidationError as problems:
         errors = problems.errors(include_url=False, include_input=False, include_context=True)
         first = min(errors, key=_urgency)
-        raise InvalidDocument(_problem(first, document), what) from None
+        problem = _problem(first, document)
+        if first["type"] == "extra_forbidden":
+            near = nearest(model, first["loc"])
+            more = f"; nearest: {', '.join(near)}" if near else ""
+            problem = attrs.evolve(problem, detail=problem.detail + more)
+        raise InvalidDocument(problem, what) from None
 
 
 def _urgency(error: Any) -> int:
