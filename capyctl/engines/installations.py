@@ -99,12 +99,15 @@ def locate(path: str | Path) -> Installation:
         return _llama_server(wanted / LLAMA_SERVER)
     if wanted.is_dir():
         return _one_of(wanted, tuple(DISTRIBUTIONS))
-    root = wanted.parent.parent
     if wanted.parent.name == "bin":
         named = tuple(family for family, script in SCRIPTS.items() if script == wanted.name)
         is_python = re.fullmatch(r"python[0-9.]*", wanted.name) is not None
-        return _one_of(root, tuple(DISTRIBUTIONS) if is_python else named)
-    raise NotAnEngine(f"{wanted} is neither an environment nor a {LLAMA_SERVER}")
+        if named or is_python:
+            return _one_of(wanted.parent.parent, tuple(DISTRIBUTIONS) if is_python else named)
+    raise NotAnEngine(
+        f"{wanted} is neither an environment nor a {LLAMA_SERVER}, nor the python, vllm or "
+        "tensorfold in the bin of one"
+    )
 
 
 def find_in_environment(root: Path) -> list[Installation]:
@@ -220,7 +223,7 @@ def _version_of_library(folder: Path) -> str | None:
 def _one_of(root: Path, families: tuple[str, ...]) -> Installation:
     found = [one for one in find_in_environment(root) if one.family in families]
     if not found:
-        raise NotAnEngine(f"{root} holds none of {', '.join(families) or 'the known engines'}")
+        raise NotAnEngine(f"{root} holds none of {', '.join(families)}")
     if len(found) > 1:
         names = ", ".join(sorted({one.family for one in found}))
         raise NotAnEngine(f"{root} holds {names}; name the engine's own program in its bin")

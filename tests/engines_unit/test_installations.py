@@ -125,6 +125,19 @@ def test_environments_without_one_engine_are_refused(tmp_path):
     assert caught.value.missing
 
 
+@pytest.mark.parametrize("where", ["bin/llama-cli", "sbin/program"])
+def test_a_program_that_is_no_engine_is_named_as_it_was_given(tmp_path, where):
+    program = tmp_path / where
+    program.parent.mkdir()
+    program.write_text("")
+
+    with pytest.raises(NotAnEngine) as refused:
+        locate(program)
+
+    assert str(refused.value).startswith(f"{program} is neither an environment nor ")
+    assert "vllm" in str(refused.value)
+
+
 def test_metadata_that_the_interpreter_contradicts(tmp_path):
     root = python_environment(tmp_path / "env", vllm="0.30.0")
     (metadata,) = root.glob("lib/*/site-packages/vllm-*/METADATA")
