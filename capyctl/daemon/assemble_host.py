@@ -18,11 +18,12 @@ from capyctl.config.server_document import split_url
 from capyctl.daemon.clock import SystemClock, UlidIds
 from capyctl.daemon.control_socket import NAME as SOCKET_NAME
 from capyctl.daemon.control_socket import ControlSocket
+from capyctl.daemon.descriptors import fitting
 from capyctl.daemon.machine import OwnMachine
 from capyctl.daemon.publication import host_publication
 from capyctl.daemon.publishing import Publishing
 from capyctl.daemon.role_actions import refused, retiring
-from capyctl.dataplane.ingress import Ingress
+from capyctl.dataplane.ingress import INGRESS_LIMITS, Ingress
 from capyctl.dataplane.tls import ListenerTls
 from capyctl.launch.strays import LaunchStrays
 from capyctl.link.contexts import server_tls_name
@@ -125,6 +126,7 @@ async def open_host(
     ingress = Ingress(
         tls=None if settings.ingress_plain else _listener_tls(tls),
         on_bug=lambda error: log.error("ingress_bug", problem=repr(error)),
+        limits=fitting(INGRESS_LIMITS),
     )
     end = partial(machine.processes.end, grace_s=STRAY_GRACE_S, proof_s=STRAY_PROOF_S)
     opening = open_host_service(

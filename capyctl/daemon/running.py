@@ -16,6 +16,7 @@ from capyctl.config.problems import InvalidDocument
 from capyctl.config.role_document import Given, Role, find_state_root, generate_document
 from capyctl.config.role_settings import RoleSettings
 from capyctl.daemon.clock import SystemClock
+from capyctl.daemon.descriptors import raise_limit
 from capyctl.daemon.detecting import MachineUnusable
 from capyctl.daemon.garbage import look_seldom
 from capyctl.daemon.naming import IN_USE, UNAVAILABLE, AddressRefused
@@ -72,6 +73,7 @@ def run_role(kind: str, log_format: str | None, serve: Callable[[Log], None]) ->
     as_json = None if log_format is None else log_format == "json"
     log = Log(sys.stderr, role=kind, clock_wall_ms=SystemClock().wall_ms, as_json=as_json)
     look_seldom()
+    raise_limit()
     with forwarded(log):
         try:
             serve(log)

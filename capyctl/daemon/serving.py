@@ -13,13 +13,14 @@ from capyctl.api.serve import serve_management
 from capyctl.config.credentials import Credentials
 from capyctl.config.role_settings import Address
 from capyctl.control.surroundings import tell_now
+from capyctl.daemon.descriptors import fitting
 from capyctl.daemon.garbage import leave_out_what_stays
 from capyctl.daemon.listening import Bound, address_of_socket, record_addresses
 from capyctl.daemon.mirrors import Daemon
 from capyctl.daemon.shutdown import drain, wait_for_stop
 from capyctl.dataplane.cors import Cors
 from capyctl.dataplane.listener import serve
-from capyctl.dataplane.plane import Plane
+from capyctl.dataplane.plane import Limits, Plane
 from capyctl.dataplane.records import RequestRecord
 from capyctl.dataplane.tls import HostTls
 from capyctl.domain.ids import DeploymentId, InstanceId
@@ -120,6 +121,7 @@ def make_plane(
         timing_header=settings.timing_header,
         hosts_tls=hosts_tls,
         cors=Cors(origins=frozenset(origins)) if origins else None,
+        limits=fitting(Limits()),
     )
 
 
