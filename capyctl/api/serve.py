@@ -16,6 +16,8 @@ from capyctl.api.app import ManagementApp
 from capyctl.api.connection import Connection
 
 _log = logging.getLogger(__name__)
+_TELL_EVERY_S = 10.0
+"""Between two lines about connections that were closed: thousands may come in a second."""
 
 
 async def open_loopback(host: str, port: int) -> list[trio.SocketListener]:
@@ -66,6 +68,7 @@ class _Server:
         self._context = WorkerContext(None)
         self._open: set[Connection] = set()
         self._none_open = trio.Event()
+        self._told_at_s: float | None = None
 
     async def run(
         self,
@@ -103,7 +106,7 @@ class _Server:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         if len(self._open) >= self._limits.connections_max:
-            _log.warning("a connection was closed: %d are open already", len(self._open))
+            self._tell_full()
             await trio.aclose_forcefully(stream)
             return
         connection = Connection(stream, self._framework, self._config, self._context, self._limits)
@@ -115,6 +118,12 @@ class _Server:
         finally:
             self._open.discard(connection)
             self._none_open.set()
+
+    def _tell_full(self) -> None:
+        now_s = trio.current_time()
+        if self._told_at_s is None or now_s - self._told_at_s >= _TELL_EVERY_S:
+            self._told_at_s = now_s
+            _log.warning("a connection was closed: %d are open already", len(self._open))
 
     async def _wait_none_open(self) -> None:
         while self._open:

@@ -189,6 +189,18 @@ async def test_no_more_connections_than_allowed():
         assert (await first.answer()).status == 200
 
 
+async def test_many_connections_above_it_are_one_line_of_the_log(caplog):
+    async with served(connections_max=1) as server, await server.connect() as first:
+        await first.send("GET", "/snapshot")
+        await first.answer()
+        for _ in range(20):
+            async with await server.connect() as other:
+                assert await other.read_to_end() == b""
+
+    told = [record for record in caplog.records if record.name == "capyctl.api.serve"]
+    assert len(told) == 1
+
+
 async def test_a_connection_that_its_client_closed_counts_no_more():
     async with served(connections_max=1) as server:
         for _ in range(2):
