@@ -66,7 +66,7 @@ def write_owner_file(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; what was there before still is.
     """
-    with _alone_in(path.parent) as folder:
+    with _alone_in(path.parent) as (folder, _):
         os.replace(_written_beside(path, text), path)
         os.fsync(folder)
 
@@ -77,29 +77,40 @@ def write_new_owner_file(path: Path, text: str) -> bool:
     Raises:
         OSError: it cannot be written; nothing is there.
     """
-    with _alone_in(path.parent) as folder:
+    with _alone_in(path.parent) as (folder, alone):
         if os.path.lexists(path):
             return False
         fresh = _written_beside(path, text)
-        try:
-            os.link(fresh, path)  # Unlike a rename it takes nothing's place.
-        except FileExistsError:
-            return False
-        except OSError as problem:
-            if problem.errno not in _NO_LINKS:
-                raise
+        if alone:
+            # In one step: killed between two, it would leave the secret under both names.
             os.replace(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        elif not _linked(fresh, path):
+            return False
         os.fsync(folder)
     return True
 
 
+def _linked(fresh: Path, path: Path) -> bool:
+    """Gives ``fresh`` its name unless somebody came first, whom no lock held back."""
+    try:
+        os.link(fresh, path)  # Unlike a rename it takes nothing's place.
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in _NO_LINKS:
+            raise
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
+
+
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[int]:
-    """The folder's descriptor. Others who write here wait: two commands at once would take each
-    other's unfinished file. A process that dies lets go.
+def _alone_in(folder: Path) -> Iterator[tuple[int, bool]]:
+    """The folder's descriptor, and whether we are alone. Others who write here wait: two commands
+    at once would take each other's unfinished file. A process that dies lets go.
     """
+    alone = False
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -111,8 +122,9 @@ def _alone_in(folder: Path) -> Iterator[int]:
             except OSError:
                 break  # A file system without locks.
             else:
+                alone = True
                 break
-        yield descriptor
+        yield descriptor, alone
     finally:
         os.close(descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 
@@ -42,15 +43,15 @@ def test_what_a_crash_left_half_written_is_in_nobodys_way(tmp_path):
     assert read_owner_file(path, bytes_max=9) == b"new"
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_a_new_one_takes_nothings_place(tmp_path, monkeypatch, links):
-    """Also where a file system has no links."""
+def refused(*_, **__):
+    raise OSError(errno.EPERM, "Operation not permitted")
 
-    def refused(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
 
-    if not links:
-        monkeypatch.setattr(os, "link", refused)
+@pytest.mark.parametrize("missing", [(), ("flock",), ("link", "flock")])
+def test_a_new_one_takes_nothings_place(tmp_path, monkeypatch, missing):
+    """Also where a file system has no locks, or no links either."""
+    for name in missing:
+        monkeypatch.setattr(fcntl if name == "flock" else os, name, refused)
     path = tmp_path / "config" / "server.yaml"
 
     assert write_new_owner_file(path, "first")
@@ -62,6 +63,8 @@ def test_a_new_one_takes_nothings_place(tmp_path, monkeypatch, links):
 
 
 def test_of_two_new_ones_at_once_the_first_stays(tmp_path, monkeypatch):
+    """Also where no lock holds the other one back."""
+    monkeypatch.setattr(fcntl, "flock", refused)
     path = tmp_path / "server.yaml"
     link = os.link
 
@@ -76,7 +79,7 @@ def test_of_two_new_ones_at_once_the_first_stays(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["server.yaml"]
 
 
-@pytest.mark.parametrize("step", ["fsync", "link"])
+@pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_new_one_that_a_crash_broke_off_is_not_there(tmp_path, monkeypatch, step):
     """Neither empty nor half: a later start would read it."""
 
@@ -91,6 +94,22 @@ def test_a_new_one_that_a_crash_broke_off_is_not_there(tmp_path, monkeypatch, st
     assert not path.exists()
 
     assert write_new_owner_file(path, "whole")
+
+
+def test_a_new_one_has_one_name_at_every_moment(tmp_path, monkeypatch):
+    """Killed between two steps, a secret under two names would keep the other one for good."""
+    path = tmp_path / "secret"
+    fsync = os.fsync
+
+    def looked(descriptor):
+        assert len(list(tmp_path.iterdir())) == 1
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", looked)
+    monkeypatch.setattr(os, "link", refused)
+
+    assert write_new_owner_file(path, "whole")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]
 
 
 @pytest.mark.parametrize("write", [write_owner_file, write_new_owner_file])
