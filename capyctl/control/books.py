@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capyctl.control.directory import Directory
+from capyctl.control.occupancy import occupancies
 from capyctl.domain.devices import MachineShape, MemorySample
 from capyctl.domain.ids import HostId, InstanceId, SwitchId
 from capyctl.domain.specs import Phase
@@ -18,6 +19,7 @@ from capyctl.ledger.ledger import (
     with_domains,
     withdraw,
 )
+from capyctl.machines.deployment import Picture
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.machines.parking import parked_charges
 from capyctl.machines.switch import Switch
@@ -138,7 +140,15 @@ class Books:
         1. A charge whose instance holds nothing any more, or never took it, goes.
         2. A charge follows the phase that its instance's record shows.
         3. A request that its instance still has is in line, as its record has it; no other is.
+        4. Who may be moved is what the records show: one that became ready meanwhile may be.
         """
+        self.occupancy = {
+            told.instance: told
+            for id, deployment in directory.deployments.items()
+            for told in occupancies(
+                Picture(deployment=deployment, instances=directory.instances.get(id, {}))
+            )
+        }
         known = {one.id: one for mine in directory.instances.values() for one in mine.values()}
         for id, entry in list(self.ledger.entries.items()):
             self.ledger = _reconciled(self.ledger, entry, known.get(id))

@@ -13,7 +13,7 @@ from capyctl.control.idling import Idling
 from capyctl.control.instance import InstanceNeeds
 from capyctl.control.making import Making
 from capyctl.control.model_files import Files, Resolver
-from capyctl.control.occupancy import gone, occupancy
+from capyctl.control.occupancy import gone, occupancies
 from capyctl.control.replies import answer, fail, refuse
 from capyctl.control.surroundings import World
 from capyctl.control.unplaced import refuse_unplaced
@@ -347,12 +347,8 @@ class DeploymentActor(Actor[m.DeploymentMessage]):
 
     def _tell_occupancy(self) -> None:
         """What placement may do with these instances to make room for others."""
-        picture = self.picture()
-        spec = self.data.spec
-        ready = [one for one in picture.active if one.state is InstanceState.READY]
-        for one in (*picture.active, *picture.retiring):
-            elsewhere = any(other.id != one.id for other in ready)
-            self._world.tell(self._needs.placement, occupancy(one, spec, elsewhere))
+        for told in occupancies(self.picture()):
+            self._world.tell(self._needs.placement, told)
 
     # -- going on ----------------------------------------------------------------------------
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.specs import DeploymentSpec
+from capyctl.machines.deployment import Picture
 from capyctl.machines.instance import Instance, InstanceState
 from capyctl.messages.placement import Occupy
+
+
+def occupancies(picture: Picture) -> Iterator[Occupy]:
+    """Of every instance of a deployment, those that retire included."""
+    ready = [one for one in picture.active if one.state is InstanceState.READY]
+    for one in (*picture.active, *picture.retiring):
+        elsewhere = any(other.id != one.id for other in ready)
+        yield occupancy(one, picture.deployment.spec, elsewhere)
 
 
 def occupancy(one: Instance, spec: DeploymentSpec, elsewhere: bool) -> Occupy:

@@ -7,11 +7,13 @@ import pytest
 
 from capyctl.control.books import Books, Waiting, entry_of, reserve_for
 from capyctl.control.directory import Directory
+from capyctl.control.occupancy import occupancy
+from capyctl.domain.ids import DeploymentId, InstanceId
 from capyctl.domain.specs import Phase
 from capyctl.ledger.ledger import Entry, hold, open_ledger
 from capyctl.machines.instance import InstanceState as S
 from tests.ledger.machines import shape_of
-from tests.machines.making import ASK, CANDIDATE, DEPLOYMENT, HOST, instance
+from tests.machines.making import ASK, CANDIDATE, DEPLOYMENT, HOST, SPEC, deployment, instance
 
 SHAPE = attrs.evolve(shape_of(1), host=HOST)
 OLD_ASK = "an earlier request"
@@ -89,3 +91,21 @@ def test_who_is_in_line_is_there_with_the_places_of_its_record():
     books.reconcile(directory)
 
     assert [w.reserve for w in books.line.values()] == [reserve_for(one)]
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_who_may_be_moved_is_what_the_records_show(state):
+    """News of an instance that came up, or went, may have gone down with the actor."""
+    one = instance(state)
+    directory = Directory()
+    directory.deployments[DEPLOYMENT] = deployment()
+    directory.instances[DEPLOYMENT] = {one.id.index: one}
+    deleted = InstanceId(DeploymentId("deleted"), 0)
+    books = Books(ledger=open_ledger((SHAPE,)))
+    for id in (one.id, deleted):
+        stale = occupancy(attrs.evolve(instance(S.STARTING), id=id), SPEC, elsewhere=False)
+        books.occupancy[id] = stale
+
+    books.reconcile(directory)
+
+    assert {id: told.state for id, told in books.occupancy.items()} == {one.id: state.value}

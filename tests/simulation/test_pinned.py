@@ -15,6 +15,7 @@ PINNED = {
     267: "a change that waited for placement was refused though an equal one had been accepted",
     1315: "placement restarted before a start's later phase was told to it, and failed for good",
     5484: "a start was ended as lost while its instance was just taking it up, and ended again",
+    10010: "a model whose readiness went down with placement's mailbox was never moved for another",
     20342: "a model waited for memory that only its own parked copies held",
     30031: "a wake that became a cold start, and failed, told a state that was never shown",
     50008: "a stop of what had not begun reached what had, which then stopped without an event",
