@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from tests.e2e.daemon import Daemon, running
+from tests.e2e.daemon import Daemon, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -45,9 +45,14 @@ def test_both_ids_of_a_request_are_in_its_answer_and_in_its_line_of_the_log(daem
     connection.request("POST", "/v1/chat/completions", b"{}", {"X-Request-Id": "mine-1"})
     answer = connection.getresponse()
     connection.close()
-    lines = [json.loads(line) for line in daemon.log_path.read_text().splitlines()]
 
-    (line,) = [one for one in lines if one["fields"].get("client_request_id") == "mine-1"]
+    def told():
+        # Only whole lines; it is written after the answer.
+        lines = daemon.log_path.read_text().rpartition("\n")[0].splitlines()
+        ones = (json.loads(line) for line in lines)
+        return [one for one in ones if one["fields"].get("client_request_id") == "mine-1"]
+
+    (line,) = wait_until(told, what="the request's line in the log")
     assert answer.headers["X-Request-Id"] == "mine-1"
     assert line["fields"]["request_id"] == answer.headers["X-CapyCTL-Request-Id"]
     assert (line["event"], line["fields"]["status"]) == ("request", answer.status)
