@@ -135,6 +135,8 @@ class Instance:
     """Why it is being stopped where it was to be parked: ``no room to park`` and alike."""
     lost: Lost | None = None
     """Set while its host is away; its state is `UNCERTAIN` then."""
+    proof_due: bool = False
+    """Its host's process began anew while it was drained: proven before it serves on."""
 
     @property
     def host(self) -> HostId | None:

@@ -8,6 +8,7 @@ from capyctl.domain.measured import growth_max_bytes
 from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Charges, Phase
 from capyctl.domain.units import gib
+from capyctl.machines.doubting import serving_again
 from capyctl.machines.expiring import expire_other
 from capyctl.machines.history import end, end_open, lifecycle_event, moved
 from capyctl.machines.instance import (
@@ -30,7 +31,7 @@ from capyctl.machines.instance import (
 )
 from capyctl.machines.observed import observed_instance, shown_alone
 from capyctl.machines.seeing import with_residue
-from capyctl.machines.starting import STOP_GRACE_S, then_done
+from capyctl.machines.starting import STOP_GRACE_S
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     Cause,
@@ -226,16 +227,15 @@ def _ready_again(
 ) -> Step[Instance]:
     assert one.held is not None
     cleared, ended, voided = end_open(one, state, failure=failure)
-    done = then_done(one)
     held = attrs.evolve(one.held, phase=Phase.READY)
     shown = failure if state is OperationState.FAILED else None
-    ready = attrs.evolve(
-        cleared, state=InstanceState.READY, held=held, then=None, ask=None, failure=shown
-    )
+    ready = attrs.evolve(cleared, state=InstanceState.READY, held=held, ask=None, failure=shown)
+    ready, done, proof = serving_again(one, ready)
     evicted: tuple[Effect, ...] = ()
     if one.cause is Cause.SWITCH:
         evicted = (EvictionOver(failure.detail),)
-    effects = (*voided, CancelTasks(), ReopenGate(PARK_GATE), ChargePhase(held), *evicted)
+    reopened = (CancelTasks(), *proof, ReopenGate(PARK_GATE))
+    effects = (*voided, *reopened, ChargePhase(held), *evicted)
     return moved(one, ready, moment, kind, operations=(*ended, *done), effects=effects)
 
 
@@ -247,7 +247,7 @@ def become_parked(one: Instance, event: EngineParked, moment: Moment) -> Step[In
     if event.attributed and event.residue:
         seen = with_residue(one, event.residue)
     cleared, ended, voided = end_open(one, OperationState.SUCCEEDED)
-    after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held, seen=seen)
+    after = attrs.evolve(cleared, state=InstanceState.PARKED, held=held, seen=seen, proof_due=False)
     effects: tuple[Effect, ...] = (*voided, ChargePhase(held))
     if one.then is not None:
         effects = (*effects, Begin(one.then))

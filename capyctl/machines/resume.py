@@ -12,6 +12,7 @@ from capyctl.domain.launches import LaunchRecord
 from capyctl.domain.operations import OperationState
 from capyctl.domain.specs import Phase
 from capyctl.machines.away import lose_host
+from capyctl.machines.doubting import PROVE_S, STARTING_GATE
 from capyctl.machines.history import end_open, moved
 from capyctl.machines.instance import (
     AskMemory,
@@ -47,9 +48,6 @@ from capyctl.machines.stopping import IDLE_S, INTERRUPTED, released
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import HostBack, HostLost, LaunchDiscarded
 
-PROVE_S = 60.0
-STARTING_GATE = "starting"
-"""As a gate is that was never open: the proof opens it."""
 RESTARTED = "the daemon restarted"
 
 
@@ -93,6 +91,14 @@ def host_back(one: Instance, event: HostBack, moment: Moment) -> Step[Instance]:
         why = f"{event.name} was away"
         return _come_back(one, moment, running=event.running, why=why)
     return Step(data=one, effects=(ReopenGate(HOST_GATE),))
+
+
+def host_back_draining(one: Instance, event: HostBack, moment: Moment) -> Step[Instance]:
+    """Its host was silent: it goes on. Where the host's process is another, a drain or park that
+    comes to nothing ends with a proof.
+    """
+    due = one.proof_due or event.fresh
+    return host_back(attrs.evolve(one, proof_due=due), event, moment)
 
 
 def host_back_ready(one: Instance, event: HostBack, moment: Moment) -> Step[Instance]:

@@ -69,6 +69,7 @@ def begin(one: Instance, event: Start, moment: Moment) -> Step[Instance]:
         failure=None,
         waiting=None,
         instead=None,
+        proof_due=False,
         # What another revision's launch took says nothing of this one's.
         seen=one.seen if one.revision == event.order.revision else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from capyctl.domain.operations import Operation, OperationKind, OperationState
+from capyctl.machines.doubting import serving_again
 from capyctl.machines.history import end, end_open, moved
 from capyctl.machines.instance import (
     Begin,
@@ -26,7 +27,7 @@ from capyctl.machines.instance import (
 )
 from capyctl.machines.observed import STOPS, woke
 from capyctl.machines.parking import PARK_GATE, STOP_GATE, evict_by_park, still_ran
-from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed, then_done
+from capyctl.machines.starting import ATTEMPTS_MAX, STOP_GRACE_S, attempt_failed
 from capyctl.machines.table import Moment, Step
 from capyctl.messages.instance import (
     Cause,
@@ -250,10 +251,10 @@ def _serve_on(one: Instance, event: DrainTimedOut, moment: Moment) -> Step[Insta
     cleared, ended, voided = end_open(
         one, OperationState.CANCELLED, failure=Failure("drain_timed_out", why)
     )
-    done = then_done(one)
     assert one.held is not None
-    ready = attrs.evolve(cleared, state=InstanceState.READY, then=None, instead=None)
-    reopened = (ReopenGate(STOP_GATE), ReopenGate(PARK_GATE))
+    ready = attrs.evolve(cleared, state=InstanceState.READY, instead=None)
+    ready, done, proof = serving_again(one, ready)
+    reopened = (*proof, ReopenGate(STOP_GATE), ReopenGate(PARK_GATE))
     return moved(
         one,
         ready,

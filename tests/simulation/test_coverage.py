@@ -28,7 +28,7 @@ RARE: dict[tuple[str, str], str] = {
     },
     **{
         (state, "DeadlineReached"): "a start rarely waits there until its own deadline"
-        for state in ("cleaning", "parked", "reconciling", "stop_drain")
+        for state in ("cleaning", "parked", "ready", "reconciling", "stop_drain")
     },
     **{
         (state, "EngineExited"): "an engine rarely ends in these few seconds"
@@ -68,6 +68,7 @@ def test_worlds_go_along_all_but_the_rare_edges():
 HOST_NEWS = frozenset({"HostSuspended", "HostLost", "HostBack"})
 RARE_HOST_NEWS = {
     **{("cleaning", message): "it is swept in a few seconds" for message in HOST_NEWS},
+    ("reconciling", "HostLost"): "a proof takes a few seconds",
     ("stop_drain", "HostLost"): "a drain is shorter than the silence after which a host is lost",
 }
 

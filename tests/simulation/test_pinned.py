@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from capyctl.simulation.fleet_run import FleetSimulation
 from capyctl.simulation.run import Simulation
 
 PINNED = {
@@ -26,3 +27,14 @@ PINNED = {
 @pytest.mark.parametrize(("seed", "found"), PINNED.items(), ids=str)
 def test_it_stays_mended(seed, found):
     Simulation(seed).run()
+
+
+FLEETS = {
+    40377: "a model that was drained while its host began anew was ready, and no request reached it",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "found"), FLEETS.items(), ids=str)
+def test_a_fleet_stays_mended(seed, found):
+    FleetSimulation(seed).run()
