@@ -30,7 +30,7 @@ def test_it_stays_mended(seed, found):
 
 
 FLEETS = {
-    40377: "a model that was drained while its host began anew was ready, and no request reached it",
+    40377: "a model that was drained while its host began anew was ready and reached by nobody",
 }
 
 
