@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -97,13 +97,32 @@ def fetch(request: Request, daemon: Daemon) -> int:
         lock = os.open(place.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _hold(lock, request.key)
-            return _fetch(request, place, daemon)
+            with _alone_in(place.folder, lock, request.key):
+                return _fetch(request, place, daemon)
         finally:
             os.close(lock)
             with contextlib.suppress(OSError):
                 place.partial.rmdir()
     except OSError as problem:
         raise not_written(problem, Path(problem.filename or place.partial)) from None
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path, lock: int, key: str) -> Iterator[None]:
+    """Also of the model's directory: it is what another one of us locked under its earlier name,
+    and that one may not have written the last of its manifest.
+    """
+    try:
+        there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        if not os.path.samestat(os.fstat(there), os.fstat(lock)):
+            _hold(there, key)
+        yield
+    finally:
+        os.close(there)
 
 
 def _hold(lock: int, key: str) -> None:

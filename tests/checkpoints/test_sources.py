@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 
+from capyctl.checkpoints import downloads_source
 from capyctl.checkpoints.digest import LocalCheckpoints
 from capyctl.checkpoints.sources import FetchPolicy, RemoteSources
 from capyctl.checkpoints.sources_layout import Place
@@ -455,6 +457,20 @@ async def test_a_folder_that_cannot_be_written_is_said(hub, tmp_path):
     failed = await failure(store(hub, tmp_path / "file" / "models"), commit())
 
     assert (failed.reason, failed.terminal) == ("io_error", False)
+
+
+def test_a_download_that_is_being_put_in_place_is_not_begun_again(tmp_path, monkeypatch):
+    """What comes is renamed to where it belongs before its manifest is complete."""
+    monkeypatch.setattr(downloads_source, "LOCK_S_MAX", 0.0)
+    place = Place(tmp_path, "key")
+    place.folder.mkdir()
+    other = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(Unfetchable, match="another capyctl is downloading key"):
+            downloads_source.fetch(downloads_source.Request(root=str(tmp_path), key="key"), None)
+    finally:
+        os.close(other)
 
 
 async def test_two_daemons_do_not_write_the_same_download(hub, root):
