@@ -6,7 +6,7 @@ import threading
 import openai
 import pytest
 
-from tests.e2e.daemon import running, simulation
+from tests.e2e.daemon import running, simulation, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +109,13 @@ def test_a_stopped_model_is_a_conflict(daemon):
 def test_a_model_without_files_is_a_conflict(daemon):
     body = {"config": {"name": "gone", "model": "gone", "engine": "vllm"}, "activate": False}
     daemon.change("POST", "/deployments", body, key="create-gone")
+
+    def looked_for():
+        ones = daemon.snapshot()["deployments"]
+        (digest,) = [one["checkpoint_digest"] for one in ones if one["name"] == "gone"]
+        return digest.get("diagnostic")
+
+    wait_until(looked_for, what="it is known that there are no files")
     with client_of(daemon) as client:
         with pytest.raises(openai.ConflictError) as caught:
             client.chat.completions.create(model="gone", messages=HELLO)
