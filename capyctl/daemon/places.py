@@ -60,7 +60,7 @@ def _check_models(root: Path, setting: str, role: str, log: Say) -> None:
 
 
 def _check_no_file(folder: Path, setting: str, role: str) -> None:
-    if not os.path.lexists(folder) or os.path.isdir(folder) or not os.path.isfile(folder):
+    if not os.path.isfile(folder):
         return
     detail = f"{folder} is a file: name the folder, or move the file away"
     raise InvalidDocument(ConfigProblem(kind=ProblemClass.IO, path=setting, detail=detail), role)

@@ -63,7 +63,7 @@ def _library() -> Any:
 class Nvml:
     """The library, initialised when first needed and again after any error."""
 
-    library: ModuleType | Any = attrs.field(factory=_library)
+    binding: ModuleType | Any = attrs.field(factory=_library)
     """`pynvml`, or in tests something that looks like it."""
     within_s: float = READ_WITHIN_S
     _ready: bool = False
@@ -107,7 +107,7 @@ class Nvml:
         raise CardsUnreadable(f"the NVIDIA driver did not answer within {self.within_s:g} s")
 
     def _read_now(self) -> tuple[Card, ...]:
-        nvml = self.library
+        nvml = self.binding
         try:
             if not self._ready:
                 nvml.nvmlInit()
@@ -128,7 +128,7 @@ class Nvml:
         return cards
 
     def _card(self, handle: Any, index: int) -> Card:
-        nvml = self.library
+        nvml = self.binding
         known: dict[str, Any] = {
             "index": nvml.nvmlDeviceGetIndex(handle),
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
@@ -149,7 +149,7 @@ class Nvml:
         )
 
     def _used_by_pid(self, handle: Any) -> dict[int, int]:
-        nvml = self.library
+        nvml = self.binding
         try:
             processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from capyctl.domain.ids import InstanceId
 from capyctl.domain.operations import Operation, OperationKind
-from capyctl.machines.deployment import Picture, candidates_of, files_of
+from capyctl.machines.deployment import Picture
 from capyctl.machines.instance import Instance
 from capyctl.machines.observed import STOPS
-from capyctl.machines.setting_off import ToInstance
-from capyctl.messages.instance import Abandon, Cause, Mark, Park, Start, StartOrder, Stop
+from capyctl.machines.setting_off import ToInstance, order_of
+from capyctl.messages.instance import Abandon, Cause, Mark, Park, Start, Stop
 
 _TOLD = STOPS | {OperationKind.INITIALIZE, OperationKind.RESTORE, OperationKind.PARK}
 
@@ -54,16 +54,6 @@ def _message(picture: Picture, operation: Operation) -> Start | Park | Stop | Ab
         # A replace came between, and its files are not known yet. What a replace finds on its
         # way is started anew on the new revision, so nobody waits for this one.
         return Abandon(operation=operation)
-    order = StartOrder(
-        revision=deployment.revision,
-        generation=deployment.generation,
-        engine=resolved.engine,
-        residency=resolved.residency,
-        candidates=candidates_of(deployment, resolved),
-        windows=resolved.windows,
-        cause=Cause.OPERATOR if operation.cause is None else Cause(operation.cause),
-        may_evict=operation.may_evict,
-        files=files_of(deployment),
-        variants=deployment.variants,
-    )
+    cause = Cause.OPERATOR if operation.cause is None else Cause(operation.cause)
+    order = order_of(deployment, resolved, cause=cause, may_evict=operation.may_evict)
     return Start(operation=operation, order=order)

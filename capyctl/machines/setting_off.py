@@ -69,18 +69,12 @@ def begin_starts(
             cause=cause.value,
             may_evict=may_evict,
         )
-        order = StartOrder(
-            revision=deployment.revision,
-            generation=generation,
-            engine=resolved.engine,
-            residency=resolved.residency,
-            candidates=candidates_of(deployment, resolved),
-            windows=resolved.windows,
+        order = order_of(
+            attrs.evolve(deployment, generation=generation),
+            resolved,
             cause=cause,
             may_evict=may_evict,
             switch=switch,
-            files=files_of(deployment),
-            variants=deployment.variants,
         )
         operations.append(operation)
         shown = observed_instance(one)
@@ -104,6 +98,30 @@ def begin_starts(
         events=tuple(events),
         tell=tuple(tell),
         answers=operations[0].id,
+    )
+
+
+def order_of(
+    deployment: Deployment,
+    resolved: ResolvedSpec,
+    *,
+    cause: Cause,
+    may_evict: bool,
+    switch: SwitchId | None = None,
+) -> StartOrder:
+    """A start as things are now, of the deployment's latest generation."""
+    return StartOrder(
+        revision=deployment.revision,
+        generation=deployment.generation,
+        engine=resolved.engine,
+        residency=resolved.residency,
+        candidates=candidates_of(deployment, resolved),
+        windows=resolved.windows,
+        cause=cause,
+        may_evict=may_evict,
+        switch=switch,
+        files=files_of(deployment),
+        variants=deployment.variants,
     )
 
 

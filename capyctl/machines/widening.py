@@ -13,24 +13,27 @@ from capyctl.messages.instance import MorePlaces
 
 def more_places_for(picture: Picture) -> tuple[ToInstance, ...]:
     """For each start in line that knows of fewer machines than there are by now."""
-    deployment = picture.deployment
-    if deployment.resolved is None:
+    deployment, resolved = picture.deployment, picture.deployment.resolved
+    if resolved is None:
         return ()
-    message = MorePlaces(
-        revision=deployment.revision,
-        candidates=candidates_of(deployment, deployment.resolved),
-        files=files_of(deployment),
-        variants=deployment.variants,
-    )
-    hosts = {place.host for place in message.candidates}
-    return tuple(
-        (one.id.index, message)
+    hosts = {place.host for place in resolved.candidates}
+    lacking = [
+        one
         for one in picture.active
         if one.state is InstanceState.QUEUED
         and one.revision == deployment.revision
         and one.order is not None
         and not hosts <= {place.host for place in one.order.candidates}
+    ]
+    if not lacking:
+        return ()
+    message = MorePlaces(
+        revision=deployment.revision,
+        candidates=candidates_of(deployment, resolved),
+        files=files_of(deployment),
+        variants=deployment.variants,
     )
+    return tuple((one.id.index, message) for one in lacking)
 
 
 def more_places(one: Instance, event: MorePlaces, _: Moment) -> Step[Instance]:

@@ -23,7 +23,7 @@ def detect(tmp_path):
         (tmp_path / "cgroup").mkdir(exist_ok=True)
         return detect_machine(
             HERE,
-            cards=Nvml(library=nvml, within_s=within_s),
+            cards=Nvml(binding=nvml, within_s=within_s),
             proc=proc(tmp_path),
             cgroups=tmp_path / "cgroup",
             monotonic_s=lambda: 5.0,

@@ -329,18 +329,24 @@ async def test_a_server_that_dies_meanwhile_is_asked_again(tmp_path, when):
     assert record.certificates == (identity.shown.fingerprint,)
 
 
-async def test_a_machine_that_dies_after_the_answer_gets_the_same_certificate(
-    tmp_path, monkeypatch
-):
+async def broken_off(root, file, monkeypatch):
+    """A join of a machine that dies with the answer in its hand."""
+
     def die(*_, **__):
         raise KeyboardInterrupt
 
+    with monkeypatch.context() as dying:
+        dying.setattr(joining, "write_identity", die)
+        with pytest.raises(KeyboardInterrupt):
+            await joined(root, file)
+
+
+async def test_a_machine_that_dies_after_the_answer_gets_the_same_certificate(
+    tmp_path, monkeypatch
+):
     async with serving(tmp_path / "server") as server:
         file = await server.invite()
-        with monkeypatch.context() as dying:
-            dying.setattr(joining, "write_identity", die)
-            with pytest.raises(KeyboardInterrupt):
-                await joined(tmp_path / "host", file)
+        await broken_off(tmp_path / "host", file, monkeypatch)
         assert modes(tmp_path / "host" / "identity") == {"joining.json": 0o600}
         (record,) = server.owner.hosts.values()
 
@@ -353,16 +359,9 @@ async def test_a_machine_that_dies_after_the_answer_gets_the_same_certificate(
 
 async def test_one_that_broke_off_too_long_ago_is_told_how_to_come_back(tmp_path, monkeypatch):
     """Its name is taken by itself, so that another ordinary invitation would be refused."""
-
-    def die(*_, **__):
-        raise KeyboardInterrupt
-
     async with serving(tmp_path / "server") as server:
         file = await server.invite()
-        with monkeypatch.context() as dying:
-            dying.setattr(joining, "write_identity", die)
-            with pytest.raises(KeyboardInterrupt):
-                await joined(tmp_path / "host", file)
+        await broken_off(tmp_path / "host", file, monkeypatch)
         (host,) = server.owner.hosts
         server.clock.off_ms = 15 * MINUTE_MS
 

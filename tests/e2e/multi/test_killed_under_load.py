@@ -58,7 +58,8 @@ def models(made: Fleet) -> list[Model]:
 
 
 def pause(rng: random.Random, longest_s: float) -> None:
-    time.sleep(rng.uniform(0.0, longest_s))  # the moment is what is tested
+    """A moment by chance, which is what is tested: nothing is waited for."""
+    time.sleep(rng.uniform(0.0, longest_s))
 
 
 def server_dies(made: Fleet, rng: random.Random) -> None:

@@ -30,6 +30,7 @@ def shared(tmp_path_factory):
     write_checkpoint(root / "models" / "Qwen3-4B", weights_bytes=8 << 30)
     with default_ports() as stranger:
         if stranger is not None:
+            # The page states its ports, and the script runs unchanged.
             pytest.skip(stranger)
         with fleet(root, *NAMES, plain=True, engines={"load_s": LOAD_S}) as made:
             yield made, script_on_a_server(root)
